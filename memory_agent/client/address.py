@@ -21,9 +21,7 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True)
 class Address:
-    """A daemon's address. `is_local`: whether it is `layout`'s socket file. `named_token` overrides the token of
-    `layout`.
-    """
+    """A daemon's address. `is_local`: whether it is the socket of `layout`. `named_token` overrides its token."""
 
     endpoint: str
     layout: Layout
@@ -76,8 +74,7 @@ class Attempts:
     def pause_s(self, error: UnavailableError) -> float:
         """Return how long to wait before the next attempt. Raises `UnavailableError` and `ConnectionLostError`.
 
-        After a lost connection, a call that may be repeated is sent again, to a daemon that may need some seconds to
-        restart.
+        After a lost connection, a call that may be repeated is sent again, while the daemon may be restarting.
         """
         if isinstance(error, ConnectionLostError):
             self._losses, self._lost_s = self._losses + 1, time.monotonic()

@@ -386,9 +386,7 @@ class AsyncMemoryMethods:
         return await self._ask("address")
 
     async def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to a journal number are recallable or quarantined. Raises
-        `DeadlineExceededError`.
-        """
+        """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`."""
         return await self._ask("wait", through=through, timeout_s=timeout_s)
 
     async def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:

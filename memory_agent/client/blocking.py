@@ -41,13 +41,12 @@ class MemoryClient(MemoryMethods):
         token: str | None = None,
         key_file: Path | str | None = None,
     ) -> None:
-        """Connect to the daemon at `endpoint`, or to the one that serves `data_dir` (default: $MEMORY_AGENT_DATA_DIR,
-        else the platform's folder).
+        """Connect to the daemon at `endpoint`, or to the daemon of `data_dir`.
 
-        The key is a `token` or the file that `keys create` wrote; without either, $MEMORY_AGENT_KEY_FILE or
-        $MEMORY_AGENT_TOKEN, else the data folder's own token. `user_id` defaults to the user of the key, or to
-        `default` with a key for all users. `curve+tcp://` endpoints need the file of a CURVE key. Raises
-        `SettingsError` for an unreadable key file.
+        `data_dir` defaults to $MEMORY_AGENT_DATA_DIR, else to the platform's folder. The key is a `token` or the file
+        that `keys create` wrote; without either, $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN, else the data folder's
+        own token. `user_id` defaults to the user of the key, or to `default` with a key for all users. `curve+tcp://`
+        endpoints need the file of a CURVE key. Raises `SettingsError` for an unreadable key file.
         """
         super().__init__(self._ask_daemon)
         self._address = find_daemon(data_dir, endpoint, token, key_file)

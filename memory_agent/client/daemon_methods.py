@@ -1,6 +1,4 @@
-"""The methods that only a daemon provides, with their signatures and documentation. `ops/documents/clients.py` reads
-them.
-"""
+"""The methods that only a daemon provides. `ops/documents/clients.py` reads their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -40,8 +38,7 @@ class DaemonMethods(Protocol):
         """
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to a journal number are recallable or quarantined. Raises
-        `DeadlineExceededError`.
+        """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> event_id = publisher.publish(event)

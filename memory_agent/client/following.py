@@ -1,8 +1,7 @@
 """Follow the blocks that the daemon publishes for one user, and changes to shared items.
 
 The relay's live feed announces new entries, which are read from the journal, so a subscriber that stops reading misses
-only deleted entries. Only entries published with the data folder's own key (the daemon's) are accepted, so that other
-keys cannot forge them.
+only deleted entries. Only entries published with the data folder's own key are accepted, since others could be forged.
 """
 
 from __future__ import annotations

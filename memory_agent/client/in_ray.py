@@ -31,8 +31,8 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
 class ActorMemoryProvider(MemoryMethods):
     """One user's memory, accessed through the Ray actor that hosts it. Verbs of the daemon are sent to the daemon.
 
-    Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died, after one retry of a repeatable
-    request.
+    Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died. A repeatable request is retried
+    once.
     """
 
     def __init__(

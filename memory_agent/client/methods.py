@@ -519,8 +519,7 @@ class MemoryMethods:
         return self._ask("address")
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to a journal number are recallable or quarantined. Raises
-        `DeadlineExceededError`.
+        """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> event_id = publisher.publish(event)

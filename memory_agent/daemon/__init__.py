@@ -1,8 +1,7 @@
 """The service that hosts the memories of many users in several processes.
 
 An event passes through `dispatcher`, `lane`, `hosts` and `host`; a request enters at `service` and joins this path at
-`hosts`. A `supervisor` runs relay, embedder and hosts. Read `components` first. Import modules, not this package: Ray
-takes a second to import.
+`hosts`. Read `components` first. Import modules, not this package: Ray takes a second to import.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Answers reads for users without a store from empty memories in this process, without starting a host.
 
-A mistyped name therefore starts no process and creates no folder, and gets the same answers and errors as a user
-without memories.
+A mistyped name starts no process and creates no folder, and gets the same answers as a user without memories.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Recalls are recorded, in a separate empty memory, so that other answers do not show them. For a single event
-    loop.
-    """
+    """Recalls use a separate empty memory, so that other answers do not show them. For a single event loop."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """The secrets of a daemon's cluster: a certificate authority for Ray's traffic, and a CURVE key pair for the hosts.
 
-DATA/cluster/ (0700) holds them. A machine that joins receives its own certificate and the pair over CURVE. Only this
-file creates certificates.
+DATA/cluster/ (0700) holds them. A machine that joins receives its own certificate and the pair over CURVE.
 """
 
 from __future__ import annotations

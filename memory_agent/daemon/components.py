@@ -137,9 +137,7 @@ async def opened_components(
     deployment: Deployment,
     http: HttpDoor | None = None,
 ) -> AsyncIterator[Components]:
-    """Connect the components and continue interrupted erasures. The caller runs `Components.work`, and closes `hosts`
-    and `http`.
-    """
+    """Connect the components and continue interrupted erasures. The caller closes `hosts` and `http`."""
     data_dir = layout.data_dir
     async with AsyncExitStack() as stack:
         runs = OpenRuns(SignalTable.load(settings.ingest.signals))

@@ -26,8 +26,7 @@ class Deliveries:
 
     With Ray, a crash ends only the host, and the lane counts it. Here it ends the lane as well, and a restarted daemon
     would read the same events and crash again. So after a crash, the events of the noted batch are ingested one by one.
-    An event that has crashed the process `daemon.crashes_before_quarantine` times is refused, and the lane quarantines
-    it.
+    After `daemon.crashes_before_quarantine` crashes, an event is refused, and the lane quarantines it.
     """
 
     def __init__(self, folder: Path, most_crashes: int) -> None:

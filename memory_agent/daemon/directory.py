@@ -35,8 +35,7 @@ class Directory:
 
     The first users to wake get their own hosts, up to `dedicated_limit`; the others share `shared_hosts` hosts, on each
     node. A waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties.
-    An awake user keeps its host. Rendezvous hashing by itself would put two of eight users on one of eight hosts in
-    99.8 of 100 cases.
+    By itself, it would put two of eight users on one of eight hosts in 99.8 of 100 cases.
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
@@ -88,9 +87,7 @@ class Directory:
         return Counter(seat.node for seat in self._seats.values() if not seat.is_apart)
 
     def crowded(self, nodes: Mapping[str, int]) -> tuple[str, str] | None:
-        """Return the least recently used user on the most loaded node, and the least loaded node; None if they are
-        balanced.
-        """
+        """Return a user on the most loaded node, and the least loaded node; None if the nodes are balanced."""
         awake = self.awake_by_node()
         load = {node: awake[node] / max(1, cores) for node, cores in nodes.items()}
         least, most = min(load, key=lambda node: load[node]), max(load, key=lambda node: load[node])
@@ -144,9 +141,6 @@ def chosen_node(user_id: str, former: str | None, nodes: Mapping[str, int], awak
     """Return the node for a user who wakes: `former`, or the one with the fewest awake users per core.
 
     A user leaves `former` only if it is not up, or has many more awake users per core than another node.
-
-    `former` is None for a user without memories. `nodes` maps the nodes that are up to their cores, `awake` to their
-    awake users.
 
     >>> chosen_node("alice", HOME, {HOME: 2, "big": 16}, {HOME: 3, "big": 4})
     ''

@@ -140,7 +140,7 @@ class Dispatcher:
         return frozenset(found)
 
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
-        """Record that this user began a run through a client and owns its events under `system`. Durable with the next
+        """Make this user, whose client began a run, the owner of its events under `system`. Durable with the next
         commit.
 
         `is_vouched`: whether the run was published with a key for all users. Releases events that wait for this owner.

@@ -1,8 +1,7 @@
 """A host process: its sockets, their threads, and the memories of several users behind them. Independent of Ray.
 
 `HostServer` has one socket for requests and one for batches of events, with separate threads, so that recalls never
-queue behind ingestion. `Workers` shares the threads of a socket fairly among users. `MemoryHost` opens and closes the
-memories.
+queue behind ingestion. `Workers` shares the threads of a socket fairly among users.
 """
 
 from __future__ import annotations
@@ -152,8 +151,7 @@ class Workers:
     """The threads of one socket, of which at most half serve one user.
 
     Further requests of that user wait in a queue, from which a thread that finishes one of its requests takes the next.
-    Each thread receives, answers and replies itself: passing a request and its reply between threads took 0.5 ms
-    (measured).
+    Each thread receives, answers and replies itself: passing requests between threads took 0.5 ms (measured).
     """
 
     def __init__(self, name: str, socket: ReplySocket, threads: int, answer: Answer) -> None:
@@ -249,9 +247,7 @@ class MemoryHost:
         files: UserFiles | None = None,
         lease: Lease | None = None,
     ) -> None:
-        """The caller closes `embedder` and `shared`, the store of shared items. A host that needs a `lease` gives no
-        answers without it.
-        """
+        """The caller closes `embedder` and `shared`. A host that needs a `lease` gives no answers without it."""
         self._files = files
         self._lease = lease
         self._epochs: dict[str, int] = {}
@@ -311,8 +307,7 @@ class MemoryHost:
             return self._fault(user_id, memory, error)
 
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """Like `call`, for callers that looked up the actor earlier; returns a fault if the user is no longer awake
-        here.
+        """Like `call`, for callers that looked up the actor earlier; returns a fault if the user is not awake here.
 
         Waking the user could open the store of a user who has moved to another host.
         """

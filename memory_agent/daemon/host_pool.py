@@ -23,9 +23,7 @@ _AVOIDED_S = 10.0
 
 @dataclass(frozen=True)
 class Topology:
-    """The nodes of a cluster, with their cores, and where the users are. `lease_s`: how long a host works without a
-    renewal.
-    """
+    """The nodes of a cluster, with their cores, and where the users are. `lease_s`: see `keep_lease`."""
 
     nodes: Callable[[], Mapping[str, int]]
     placements: Placements
@@ -41,7 +39,7 @@ CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written
 class PoolFigures:
     """The figures of the hosts in use, the number of spares, and counts since the daemon started.
 
-    `lost` counts hosts that ended and were replaced. `calls` to servers of models are counted by part and name in
+    `lost` counts hosts that ended and were replaced, and `calls` calls to servers of models, by part and name in
     `CALLS`.
     """
 
@@ -66,9 +64,7 @@ class HostPool:
         on_lost: Callable[[str], None],
         on_full: Callable[[str], None],
     ) -> None:
-        """`on_lost` receives a lost host on another node that was in use, and `on_full` a node
-        whose disk became full.
-        """
+        """`on_lost` receives a lost host of another node, and `on_full` a node whose disk became full."""
         self._supervisor = supervisor
         self._spares_kept = spares_kept
         self._cluster = cluster

@@ -4,8 +4,7 @@ A user is awake if its memory is open in a host process. Callers name a user, an
 At most `daemon.most_awake` users are awake; a further user waits until the least recently used idle user is asleep.
 
 In a cluster, a user is on one node at a time, and a waking user may first be moved to another node. A host on another
-node works only while it has a lease (`lease`). If it no longer answers, its users are placed elsewhere once its lease
-has expired.
+node works only while it has a lease (`lease`). Once that has expired, the host's users may be placed elsewhere.
 """
 
 from __future__ import annotations
@@ -159,8 +158,7 @@ class Hosts:
 
     @asynccontextmanager
     async def kept_home(self, user_id: str) -> AsyncIterator[None]:
-        """Keep the user on the daemon's own machine inside the context. Waits for running calls, and moves the user
-        there first.
+        """Keep the user on the daemon's own machine inside the context. Waits for running calls.
 
         No other node has files of the user then. Raises the errors of the archive.
         """

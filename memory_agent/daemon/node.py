@@ -46,9 +46,7 @@ _LONGEST_PAUSE_S = 5.0
 
 @dataclass(frozen=True)
 class Joining:
-    """How a machine joins: the daemon's endpoint with a key, and the machine's name and IP address. `token` is unused
-    with CURVE.
-    """
+    """How a machine joins: the daemon's endpoint with a key, and the machine's name and IP address."""
 
     endpoint: str
     identity: Identity
@@ -58,9 +56,7 @@ class Joining:
 
 
 def serve_node(joining: Joining, settings: Settings, layout: Layout) -> int:
-    """Run until SIGTERM, SIGINT or the verb `leave`; return the exit code. Raises `SettingsError` and
-    `DaemonRunningError`.
-    """
+    """Run until SIGTERM, SIGINT or the verb `leave`; return the exit code. Raises `MemoryAgentError`."""
     if not ray_installed():
         raise SettingsError("cluster", NEEDS_RAY)
     layout.create()
@@ -75,9 +71,7 @@ def serve_node(joining: Joining, settings: Settings, layout: Layout) -> int:
 
 
 def _claim(layout: Layout) -> None:
-    """Mark the folder as one of a machine that joined. A daemon's own folder is refused, since its files are not
-    copies.
-    """
+    """Mark the folder as one of a machine that joined. A daemon's own folder, which is no copy, is refused."""
     marker = layout.node_marker
     if layout.journal.exists() or (not marker.exists() and (layout.data_dir / USERS_FOLDER).exists()):
         reason = f"{layout.data_dir} contains a daemon's memories; choose a folder for this machine's part"

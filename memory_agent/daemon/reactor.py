@@ -45,9 +45,7 @@ class Reactor:
         calls_at_once: int,
         waiting: Callable[[], int],
     ) -> None:
-        """React only while callers have fewer than `calls_at_once` running requests. `waiting` counts events to be
-        ingested.
-        """
+        """React only while callers have fewer than `calls_at_once` running requests. `waiting` counts events."""
         self._hosts = hosts
         self._publisher = publisher
         self._settings = settings
@@ -110,9 +108,7 @@ class Reactor:
         return self._latency.histogram
 
     def status(self) -> dict[str, float]:
-        """Return the numbers of published blocks and of dropped causes by reason, and the latency of the last thousand
-        blocks.
-        """
+        """Return the numbers of published blocks and of dropped causes by reason, and the latency of blocks."""
         took = {name: value for name, value in self._latency.summary().items() if name != "count"}
         return {**self._counts, "waiting": len(self._queue), **took}
 
@@ -170,9 +166,7 @@ class Reactor:
 
 @dataclass(frozen=True)
 class Cause:
-    """An event that causes a recall, by a deadline (monotonic clock). Later causes of the same `document` wait for
-    `pause_s`.
-    """
+    """An event that causes a recall, by a deadline. Later causes of the same `document` wait for `pause_s`."""
 
     user_id: str
     seq: int

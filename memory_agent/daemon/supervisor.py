@@ -116,9 +116,7 @@ class Host(ABC):
     def __init__(
         self, name: str, endpoints: HostEndpoints | None, node: str = HOME, identity: Identity | None = None
     ) -> None:
-        """`endpoints` are socket files, which `end` removes. A host on another machine (`node`) has none, and needs
-        `identity`.
-        """
+        """`endpoints` are socket files, which `end` removes. A host on another machine (`node`) has an `identity`."""
         self.name = name
         self.node = node
         own = () if endpoints is None else (endpoints.answer, endpoints.ingest)
@@ -225,8 +223,7 @@ class HostConnection:
     async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
         """Return the encoded reply. Logs the traceback that a bug in the host adds to it.
 
-        Raises `HostDiedError` if the process ended during the request, `UnavailableError` if the request was not sent,
-        and `DeadlineExceededError`.
+        Raises `HostDiedError`, `DeadlineExceededError`, and `UnavailableError` if the request was not sent.
         """
         deadline_s = time.monotonic() + timeout_s
         try:

@@ -1,5 +1,4 @@
 """The daemon's interfaces: ZeroMQ, HTTP and MCP. Each passes its requests to the same `reception`.
 
-Read `reception` first, then `zmq`, the shortest door. Import modules, not this package: a daemon without HTTP does not
-load the HTTP server.
+Read `reception` first, then `zmq`, the shortest door. Import modules, not this package.
 """

@@ -83,8 +83,8 @@ def scope_of(name: str) -> Scope:
 def permitted(request: Request, principal: Principal) -> Request:
     """Check that the principal may send the request; return it with its user filled in.
 
-    Raises `InvalidInputError`, and `ScopeMissingError` and `UserNotAllowedError`, which do not reveal whether the user
-    exists.
+    `ScopeMissingError` and `UserNotAllowedError` do not reveal whether the user exists. Raises `InvalidInputError`,
+    too.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER
     _check(request, principal, user_id)

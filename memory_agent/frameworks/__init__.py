@@ -1,5 +1,4 @@
-"""Adapters of a memory for agent frameworks. Each is one file that imports its framework, and needs the extra of its
-name.
+"""Adapters of a memory for agent frameworks. Each file imports its framework, and needs the extra of its name.
 
 Read `agent_run` first. `ops/FRAMEWORKS.md` has an example of each adapter.
 """

@@ -67,8 +67,7 @@ def searched_text(text: str) -> str:
 async def in_thread(function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
     """Call a blocking function in a thread.
 
-    If the caller is cancelled, the function still completes before `CancelledError` is raised, so that writes stay in
-    order.
+    A cancelled call still completes before `CancelledError` is raised, so that writes stay in order.
     """
     call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:

@@ -33,8 +33,7 @@ class CrewMemory(Memory):
 
     A task that recalls is a run, which ends as completed or failed with the task. A recall finds all memories of the
     user unless it names a scope; everything else affects only what CrewAI stored. CrewAI ignores a failed recall, so a
-    missing daemon is reported on creation. With `llm`, memories are also extracted from the results of tasks. Raises
-    the errors of the client.
+    missing daemon is reported on creation. With `llm`, memories are also extracted from the results of tasks.
 
     >>> crew = Crew(agents=[agent], tasks=[task], memory=CrewMemory(memory))
     >>> "VPN" in crew.kickoff().raw

@@ -44,8 +44,7 @@ class MemoryService(BaseMemoryService):
 
     An event with text becomes an episode with an id made from app, session and event, so adding a session again stores
     only what is new. A search is a recall among the memories of the app, and belongs to the invocation's run
-    (`OutcomesPlugin`). `client_of` returns the client of a user; by default, that of the daemon on the default data
-    folder.
+    (`OutcomesPlugin`). `client_of` returns the client of a user; by default, of the daemon on the default data folder.
     """
 
     def __init__(self, client_of: Callable[[str], MemoryClient] = MemoryClient, *, top_k: int = 10) -> None:
@@ -81,8 +80,7 @@ class MemoryService(BaseMemoryService):
     ) -> None:
         """Store findings with their authors and times, under new ids.
 
-        Raises `InvalidInputError` for metadata that is not JSON, or a time that is not in ISO 8601, before any is
-        stored.
+        Raises `InvalidInputError`, before any is stored, for metadata that is not JSON, or a time not in ISO 8601.
         """
         memory = self._clients.of(user_id)
         found = [_finding(entry, custom_metadata or {}, app_name) for entry in memories]

@@ -170,8 +170,7 @@ def recall_node(
 ) -> RunnableLambda[Any, dict[str, str]]:
     """Return a node that writes a block of memories for the last user message to `key` of the state, "" without any.
 
-    Put it before the node that calls the model. The recall belongs to the graph's run (`RunOutcomes`) and to its
-    `thread_id` as the session.
+    Put it before the node that calls the model. The recall belongs to the graph's run and to its `thread_id`.
 
     >>> node = recall_node(memory)
     >>> "VPN" in node.invoke({"messages": [("user", "deploy to staging")]})["memories"]

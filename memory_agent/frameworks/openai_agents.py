@@ -46,8 +46,7 @@ async def run_with_memory(
 def with_block(run: AgentRun, run_config: RunConfig | None = None) -> RunConfig:
     """Return a configuration whose requests to the model contain the run's block.
 
-    For `Runner.run_streamed`, within `async with AgentRun(memory, request) as run`: set `run.output` after the last
-    event.
+    For `Runner.run_streamed`, within `async with AgentRun(memory, request) as run`; set `run.output` afterwards.
     """
     config = run_config or RunConfig()
     former = config.call_model_input_filter

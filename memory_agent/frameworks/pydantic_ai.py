@@ -20,8 +20,7 @@ class EpisodicMemory(AbstractCapability[Any]):
     """Makes each run of an agent a run of the memory, whose outcome its recalls are credited with.
 
     The block of memories precedes the messages in each request to the model, and is not part of the history. With
-    `tools`, the model also recalls and remembers on its own initiative. The conversation's id is the session of the
-    memories.
+    `tools`, the model also recalls and remembers by itself. The conversation's id is the session of the memories.
     """
 
     memory: MemoryClient

@@ -28,8 +28,7 @@ class Message(NamedTuple):
 class StoredMessages:
     """One session's messages, exact but for masked secrets, and seen at once by every process.
 
-    Their texts are episodes that later sessions recall. Each framework has a `type` of memories. Every method raises
-    the errors of the client.
+    Their texts are episodes that later sessions recall. Every method raises the errors of the client.
 
     >>> messages = StoredMessages(memory, "session-1", "example")
     >>> messages.append([Message("Deploy to staging", True, {"content": "Deploy to staging"})])

@@ -136,8 +136,7 @@ class _Hook:
 def receiver_of(url: str | None, token: str | None) -> str:
     """Return an id of the daemon and key that events are stored for, or "" for the data folder's own.
 
-    The key determines the events' user: an erasure finds it by the id, the start of the key's SHA-256
-    (`erasure.hook_events`).
+    An erasure finds the events' user by the id, the start of the key's SHA-256 (`erasure.hook_events`).
     """
     if url is None and token is None:
         return ""

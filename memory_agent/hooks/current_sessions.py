@@ -1,5 +1,4 @@
-"""The current session of each agent process. It differs from that of the agent's MCP server after `/clear` and
-`/resume`.
+"""The current session of each agent process, which its MCP server does not receive after `/clear` and `/resume`.
 
 A file for each process, named by its id and start time, contains the session's id.
 """

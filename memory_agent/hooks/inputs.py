@@ -1,7 +1,6 @@
 """Parses a hook's input into transcript entries and a prompt. Hooks that report nothing new are ignored.
 
-Entries get the same ids as in the transcript readers (`sessions.entries`), so importing the session later does not
-store it twice.
+Entries get the same ids as in the transcript readers (`sessions`), so a later import does not store them twice.
 """
 
 from __future__ import annotations

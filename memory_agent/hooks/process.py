@@ -1,6 +1,4 @@
-"""The process that answers one hook call. It parses simple arguments without the command-line library, in half the
-time.
-"""
+"""The process that answers one hook call. Without the command-line library, simple arguments take half the time."""
 
 from __future__ import annotations
 

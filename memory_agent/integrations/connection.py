@@ -1,8 +1,7 @@
 """Connects a client to the memory: writes our entries into its files, and removes exactly those entries.
 
 A copy of the original is stored in our state folder, because a project's folder is shared. A record there contains the
-file before and after the change, so that disconnecting restores the same bytes. If the file has been edited since, only
-our entries are removed.
+file before and after the change, so that disconnecting restores the same bytes, unless the file has been edited since.
 """
 
 from __future__ import annotations
@@ -99,11 +98,9 @@ class Connection:
             return None
 
     def apply(self, changes: list[Change]) -> None:
-        """Write the files. Durable on return. Raises `OSError` and `ChangedMeanwhileError`; other files may have been
-        written.
+        """Write the files. Durable on return. Raises `OSError` and `ChangedMeanwhileError`.
 
-        Each file is replaced atomically and keeps its owner and permissions; a symbolic link is kept, and its target is
-        replaced.
+        Each file is replaced atomically and keeps its owner, its permissions and a symbolic link to it.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):

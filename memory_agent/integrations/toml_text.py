@@ -1,7 +1,6 @@
 """Edits TOML text in place: adds a table at the end, and removes it again.
 
-`tomlkit` treats the comments after a table as part of it, and so moves or removes comments that belong to the next
-table.
+`tomlkit` treats comments after a table as part of it, and so moves or removes those of the next table.
 """
 
 from __future__ import annotations

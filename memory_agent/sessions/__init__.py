@@ -1,5 +1,4 @@
 """Find the session files of coding agents and chats, read each format, and turn sessions into events.
 
-Read `entries` first, then one format such as `claude_code`. Import the modules directly, since hooks must start without
-`msgspec`.
+Read `entries` first, then one format such as `claude_code`. Import modules: hooks must start without `msgspec`.
 """

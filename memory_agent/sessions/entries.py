@@ -38,8 +38,7 @@ class Session:
 class Entry(NamedTuple):
     """One message or action. `id` is unique per client, and the same each time the session is read.
 
-    `at` is None if the format does not record times. For a command, `text` is its output. `quality` is set if the log
-    contains a verdict.
+    `at` is None if the format has no times. For a command, `text` is its output. `quality` is a verdict in the log.
     """
 
     what: What

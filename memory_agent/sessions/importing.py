@@ -29,9 +29,7 @@ _REPORTED_BYTES = 1 << 20
 
 
 class ImportCounts(msgspec.Struct, kw_only=True):
-    """Counts of an import: sessions by client, entries taken by kind or left out by reason, files skipped by reason,
-    bad places.
-    """
+    """Counts of an import: sessions by client, entries taken by kind or left out by reason, files skipped by reason."""
 
     sessions: dict[str, int] = {}
     taken: dict[str, int] = {}

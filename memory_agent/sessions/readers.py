@@ -50,10 +50,9 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
-        """Yield the entries of a line, or of an item in the list `member` ("" if the document is a list). Numbers start
-        at 1.
+        """Yield the entries of a line, or of an item in the list `member` ("" if the document is a list).
 
-        Raises `msgspec.DecodeError` for an item that does not match the format.
+        Numbers start at 1. Raises `msgspec.DecodeError` for an item that does not match the format.
         """
 
     def release(self) -> Iterator[Found]:

@@ -170,8 +170,7 @@ def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.
 def variables_named(settings: Settings, present: Iterable[str]) -> tuple[str, ...]:
     """Return the environment variables that a daemon with these settings reads.
 
-    Those are the variables that a value names and, of the variables `present`, those of libraries that the settings
-    choose.
+    Of the variables `present`, those count that libraries read which the settings choose.
 
     >>> own = OpenAIEmbedder(api_key="${KEY}")
     >>> variables_named(Settings(embedder=own, archive=ArchiveSettings(url="s3://own")), ["AWS_PROFILE", "GH_TOKEN"])
@@ -203,9 +202,7 @@ def import_named(setting: str, name: str) -> Callable[..., Any]:
 
 
 def read_value(text: str) -> Any:
-    """Parse a value: lists, tables, numbers and booleans as TOML (also a number like `.5`), anything else as plain
-    text.
-    """
+    """Parse a value: lists, tables, numbers (also `.5`) and booleans as TOML, anything else as plain text."""
     number = _LEADING_POINT.sub(r"\g<1>0.", text)
     try:
         return tomllib.loads(f"value = {number}")["value"]

@@ -1,7 +1,6 @@
 """The settings as structs, one for each table of the TOML file, with their defaults and bounds.
 
-`ops/SETTINGS.md` describes each field. Sizes are in bytes; durations are in seconds or milliseconds, according to the
-field's suffix.
+`ops/SETTINGS.md` describes each field. Sizes are in bytes; durations are in seconds (`_s`) or milliseconds (`_ms`).
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ HeaderReference = Annotated[str, msgspec.Meta(pattern=r"^(\w+ )?\$\{\w+\}$")]
 class EmbedderSettings(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="local"
 ):
-    """An embedding model that runs on this machine (`embedder.type` is `local`, the default).
-
-    `model` is the bundled one (`minilm`), another name in `embedders.weights`, or a repository of the model hub as
-    OWNER/NAME.
-    """
+    """An embedding model that runs on this machine (`embedder.type` is `local`, the default)."""
 
     model: Annotated[str, msgspec.Meta(pattern=r"^[\w.-]+(/[\w.-]+)?$")] = "minilm"
     folder: str = ""

@@ -44,9 +44,7 @@ __all__ = [
 
 
 def start_tracing(settings: TracingSettings) -> None:
-    """Export spans of this process to `settings.endpoint` from now on; do nothing if it is empty. Raises
-    `SettingsError`.
-    """
+    """Export spans of this process to `settings.endpoint`, if it is set, from now on. Raises `SettingsError`."""
     if settings.endpoint:
         otlp, address = _otlp("tracing.endpoint"), _address(settings)
         spans.start(otlp.SpanExport(*address, settings.interval_s), settings.sample_ratio, with_ids=settings.ids)

@@ -1,8 +1,7 @@
 """Parameters of every verb. Pure.
 
 Each struct is the wire format: new fields are added last, with defaults, and the type of a field never changes. A write
-that may be repeated carries an `event_id`, which identifies repeats. A field with documentation is an option of the
-verb's command.
+that may be repeated carries an `event_id`. A field with documentation is an option of the verb's command.
 """
 
 from __future__ import annotations
@@ -112,9 +111,7 @@ class NoParams(Params, frozen=True, kw_only=True):
 
 
 class JoinParams(Params, frozen=True, kw_only=True):
-    """`again`: whether the machine rejoins automatically after Ray or the daemon has ended. `in_common`: values that
-    must be equal on all machines, by name (`daemon.compatibility`).
-    """
+    """`again`: whether a machine rejoins by itself. `in_common`: what must be equal on all machines, by name."""
 
     name: str
     address: str

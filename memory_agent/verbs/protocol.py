@@ -48,10 +48,10 @@ T = TypeVar("T")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A client's request. `deadline_ms` is the time that remained when it was sent.
+    """A client's request. `deadline_ms` is the time that remained when it was sent. `traceparent` is a W3C trace
+    context.
 
-    An empty `user_id` means the user of the key, or `default` with a key for all users. `traceparent` is a W3C trace
-    context, or "".
+    An empty `user_id` means the user of the key, or `default` with a key for all users.
     """
 
     method: str

@@ -112,9 +112,7 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` of request bodies, and as many bytes of responses; a single one may have any
-        size.
-        """
+        """Buffer at most `bodies_bytes` of request bodies, and as many of responses; a single one may be larger."""
         self._reception = reception
         self._mcp = McpDoor(reception)
         self._hooks = HookDoor(reception, intake)

@@ -43,9 +43,7 @@ Session = tuple[str, str, str, str]
 
 
 class HookCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The query parameters of a hook: see `Origin`. The answer is due in `left_ms`. `parent` is the process that
-    started it.
-    """
+    """The query parameters of a hook (see `Origin`): its answer is due in `left_ms`, and `parent` started it."""
 
     client: str
     left_ms: float
@@ -179,9 +177,7 @@ class HookDoor:
     async def _publish(
         self, line: asyncio.Task[bytes], own: Batch, principal: Principal, credential: Credential
     ) -> bool:
-        """Publish events after the answer, and after those that wait; return whether all are durable or refused for
-        good.
-        """
+        """Publish waiting events and then new ones, after the answer; return whether all are durable or refused."""
         await asyncio.wait({line})
         waiting = self._waiting(principal)
         try:

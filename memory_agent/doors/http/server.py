@@ -1,8 +1,7 @@
 """The HTTP server: the protocol of uvicorn, inside the daemon's event loop.
 
 The server class of uvicorn handles signals, which the daemon does itself, and wakes up ten times a second. The protocol
-class gets three limits: the time to receive a request's head, the number of connections, and the time for which a
-client reads nothing.
+class gets limits on the time to receive a head, on connections, and on the time for which a client reads nothing.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ class HttpDoor:
     def __init__(self, settings: HttpSettings, place: Place, layout: Layout) -> None:
         """Bind the port; requests are served once `run` is called. Raises `SettingsError`.
 
-        If the settings choose no port, this binds the former port of the data folder, if it is free, so that an open
-        page finds the server again.
+        Port 0 is the former port of the data folder, if it is free, so that an open page finds the server again.
         """
         self._settings = settings
         self._place = place

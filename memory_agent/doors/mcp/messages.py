@@ -120,9 +120,7 @@ def read_message(line: bytes) -> Message:
 
 
 def id_within(start: bytes, end: bytes) -> Id | None:
-    """Return the id in the first or last bytes of a line that cannot be decoded, or None. Clients write it first or
-    last.
-    """
+    """Return the id in the first or last bytes of a line that cannot be decoded, or None."""
     found = _FIRST.match(start[:_ID_BYTES]) or _LAST.search(end[-_ID_BYTES:])
     if found is not None:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):

@@ -69,9 +69,7 @@ class LocalDoor:
         self._process: Any = None
 
     def find(self, until_s: float) -> Door:
-        """Return the daemon's address; wait for a starting daemon until `until_s` (monotonic clock). Raises
-        `UnavailableError`.
-        """
+        """Return the daemon's address, waiting until `until_s` (monotonic clock). Raises `UnavailableError`."""
         while True:
             if (door := local_door(self._layout, self._token)) is not None:
                 return door

@@ -1,8 +1,7 @@
 """The tools: the verb that each tool calls, the tool's parameters, and those that the context fills in.
 
 A standard tool uses its verb's parameters, types, defaults and checks. The classic tools have names and parameters that
-agents know from other systems. Users, sessions and runs come from the context, so that a model cannot name somebody
-else's.
+agents know from other systems. Users, sessions and runs come from the context, so that a model cannot choose them.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ class Tool:
     fields: ToFields
 
     def request(self, arguments: bytes, context: Context, token: str, key: str | None = None) -> Request:
-        """Translate a tool call into a request for its verb. `key` identifies a repeated call, as `Idempotency-Key`
-        does.
+        """Translate a tool call into a request. `key` identifies a repeated call, as `Idempotency-Key` does.
 
         Raises `InvalidInputError` (with the parameter's name).
         """
@@ -145,9 +143,7 @@ def _verb_tool(
 
 
 def _some(struct: type[msgspec.Struct], names: list[str], types: dict[str, Any]) -> type[msgspec.Struct]:
-    """Return a struct type with the named fields of `struct`, and `EVERYWHERE` if it is named.
-    `types` overrides types.
-    """
+    """Return a struct type with the named fields of `struct`; `types` overrides their types."""
     known = {field.name: field for field in msgspec.structs.fields(struct)}
     fields: list[tuple[str, Any, Any]] = []
     for name in names:
