@@ -12,26 +12,12 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.sessions.entries import (
-    BOOKKEEPING,
-    HARNESS,
-    NO_TEXT,
-    Bad,
-    Entry,
-    Found,
-    Left,
-    Session,
-    What,
-    request,
-    text_of,
-    time_of,
-)
+from memory_agent.sessions.entries import Bad, Entry, Found, Left, Session, What, request, text_of, time_of
 from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, entry_of
 
 NAME = "atif"
 _VERSION = re.compile(r"ATIF-v1\.\d+")
-_COPIED = Left("copied from another trajectory")
 
 
 class _ToolCall(msgspec.Struct, frozen=True):
@@ -93,7 +79,7 @@ class AtifReader(Reader):
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
         if not self._is_known:
-            yield BOOKKEEPING
+            yield Left.BOOKKEEPING
         elif member == "steps":
             yield from self._step(_steps.decode(item), "")
         elif member == "subagent_trajectories":
@@ -102,7 +88,7 @@ class AtifReader(Reader):
             for step in embedded.steps:
                 yield from self._step(step, agent)
         else:
-            yield BOOKKEEPING
+            yield Left.BOOKKEEPING
 
     def end(self) -> Iterator[Found]:
         if self._has_task and self._reward is not None:
@@ -119,9 +105,9 @@ class AtifReader(Reader):
     def _step(self, step: _Step, agent: str) -> Iterator[Found]:
         self._at = step.timestamp or self._at
         if step.is_copied_context:
-            yield _COPIED
+            yield Left.COPIED
         elif step.source == "system":
-            yield HARNESS
+            yield Left.HARNESS
         else:
             yield from self._message(step, agent)
             yield from self._called_tools(step, agent)
@@ -129,7 +115,7 @@ class AtifReader(Reader):
     def _message(self, step: _Step, agent: str) -> Iterator[Found]:
         text = text_of(step.message)
         if not text:
-            yield NO_TEXT
+            yield Left.NO_TEXT
         elif step.source != "user":
             yield self._entry(step, "assistant", text, agent)
         elif agent:

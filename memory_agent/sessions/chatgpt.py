@@ -10,21 +10,10 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.sessions.entries import (
-    HARNESS,
-    NO_TEXT,
-    OTHER_TOOL,
-    Entry,
-    Found,
-    Left,
-    Session,
-    text_of,
-    time_of,
-)
+from memory_agent.sessions.entries import Entry, Found, Left, Session, text_of, time_of
 from memory_agent.sessions.readers import Reader
 
 NAME = "chatgpt"
-_OTHER_BRANCH = Left("another branch of the conversation")
 _TEXTS = ("text", "multimodal_text")
 
 
@@ -75,7 +64,9 @@ class ChatGptReader(Reader):
         self.session = Session(client=NAME, id=id, title=conversation.title)
         branch = _branch(conversation)
         yield from (
-            _OTHER_BRANCH for node in conversation.mapping if node not in branch and conversation.mapping[node].message
+            Left.OTHER_BRANCH
+            for node in conversation.mapping
+            if node not in branch and conversation.mapping[node].message
         )
         for name in branch:
             message = conversation.mapping[name].message
@@ -98,14 +89,14 @@ def _branch(conversation: _Conversation) -> dict[str, None]:
 def _entry(message: _Message, conversation: _Conversation) -> Found:
     about = message.metadata if isinstance(message.metadata, dict) else {}
     if message.author.role not in ("user", "assistant"):
-        return OTHER_TOOL if message.author.role == "tool" else HARNESS
+        return Left.OTHER_TOOL if message.author.role == "tool" else Left.HARNESS
     if about.get("is_visually_hidden_from_conversation") or about.get("is_user_system_message"):
-        return HARNESS
+        return Left.HARNESS
     if message.recipient not in (None, "all"):
-        return OTHER_TOOL  # a message from the model to a tool
+        return Left.OTHER_TOOL  # a message from the model to a tool
     content = message.content
     text = "" if content is None or content.content_type not in _TEXTS else text_of(content.parts)
     if not text:
-        return NO_TEXT
+        return Left.NO_TEXT
     at = time_of(message.create_time) or time_of(conversation.create_time)
     return Entry(what="user" if message.author.role == "user" else "assistant", id=message.id, text=text, at=at)

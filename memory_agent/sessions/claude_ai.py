@@ -7,20 +7,11 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.sessions.entries import (
-    NO_TEXT,
-    OTHER_TOOL,
-    REASONING,
-    Entry,
-    Found,
-    Session,
-    text_of,
-    time_of,
-)
+from memory_agent.sessions.entries import Entry, Found, Left, Session, text_of, time_of
 from memory_agent.sessions.readers import Reader
 
 NAME = "claude-ai"
-_PARTS = {"tool_use": OTHER_TOOL, "tool_result": OTHER_TOOL, "thinking": REASONING}
+_PARTS = {"tool_use": Left.OTHER_TOOL, "tool_result": Left.OTHER_TOOL, "thinking": Left.REASONING}
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -60,7 +51,7 @@ def _read(message: _Message, conversation: _Conversation) -> Iterator[Found]:
     yield from (_PARTS[block["type"]] for block in blocks if block.get("type") in _PARTS)
     text = text_of([block for block in blocks if block.get("type") == "text"]) or (message.text or "").strip()
     if not text:
-        yield NO_TEXT
+        yield Left.NO_TEXT
         return
     at = time_of(message.created_at) or time_of(conversation.created_at)
     yield Entry(what="user" if message.sender == "human" else "assistant", id=message.uuid, text=text, at=at)

@@ -12,15 +12,10 @@ from typing import Any
 import msgspec
 
 from memory_agent.sessions.entries import (
-    BOOKKEEPING,
     CLAUDE_CODE,
-    HARNESS,
-    INJECTED,
-    NO_TEXT,
-    REASONING,
-    UNKNOWN,
     Entry,
     Found,
+    Left,
     Session,
     What,
     begins_run,
@@ -80,15 +75,15 @@ class ClaudeCodeReader(Reader):
         self.session.id = line.session_id or self.session.id
         self.session.folder = self.session.folder or line.cwd
         if line.type == "attachment":
-            yield INJECTED
+            yield Left.INJECTED
         elif line.type in _BOOKKEEPING or line.type.startswith("api-request"):
-            yield BOOKKEEPING
+            yield Left.BOOKKEEPING
         elif line.type not in ("user", "assistant"):
-            yield UNKNOWN
+            yield Left.UNKNOWN
         elif line.message is None or not line.uuid:
             raise msgspec.ValidationError("has no message")
         elif line.is_meta or line.is_compact_summary or line.is_visible_in_transcript_only:
-            yield HARNESS
+            yield Left.HARNESS
         elif isinstance(line.message.content, str):
             yield from self._text(line, line.message.content, 0)
         else:
@@ -105,14 +100,14 @@ class ClaudeCodeReader(Reader):
             case "tool_result":
                 yield self._result(line, block, place)
             case "thinking" | "redacted_thinking":
-                yield REASONING
+                yield Left.REASONING
             case _:
-                yield NO_TEXT
+                yield Left.NO_TEXT
 
     def _result(self, line: _Line, block: dict[str, Any], place: int) -> Found:
         call = self._calls.take(str(block.get("tool_use_id")))
         if call is None:
-            return UNKNOWN
+            return Left.UNKNOWN
         result = Result(output=without_reminders(text_of(block.get("content"))), failed=bool(block.get("is_error")))
         id = call_id(line.prompt_id, str(block.get("tool_use_id"))) if line.prompt_id else _id(line, place)
         return entry_of(call, result, id, time_of(line.timestamp), run=self._run_of(line), agent=_agent(line))
@@ -120,7 +115,7 @@ class ClaudeCodeReader(Reader):
     def _text(self, line: _Line, content: str, place: int) -> Iterator[Found]:
         text = without_reminders(content)
         if not text:
-            yield INJECTED if content.strip() else NO_TEXT
+            yield Left.INJECTED if content.strip() else Left.NO_TEXT
         elif line.type == "assistant":
             is_last = line.message is not None and line.message.stop_reason == "end_turn"
             run = self._run_of(line)
@@ -129,12 +124,12 @@ class ClaudeCodeReader(Reader):
             else:
                 yield self._entry(line, "assistant", text, _id(line, place), run)
         elif text.startswith(_COMMANDS):
-            yield HARNESS
+            yield Left.HARNESS
         elif line.is_sidechain:
             yield self._entry(line, "assignment", text, _id(line, place), None)
         elif text.startswith(_INTERRUPTED):
             if self._run is None:
-                yield HARNESS
+                yield Left.HARNESS
             else:
                 yield self._entry(line, "cancelled", "Interrupted by the user", self._end(line, place), self._run)
             self._run = None

@@ -11,14 +11,7 @@ from typing import Any
 import msgspec
 
 from memory_agent.sessions.entries import (
-    BOOKKEEPING,
     CODEX,
-    HARNESS,
-    INJECTED,
-    NO_TEXT,
-    OTHER_TOOL,
-    REASONING,
-    UNKNOWN,
     Entry,
     Found,
     Left,
@@ -86,13 +79,13 @@ class CodexReader(Reader):
             if not self.session.id:  # in a fork, the parent's metadata follows
                 self.session.id = payload.id or payload.session_id or ""
                 self.session.folder = payload.cwd
-            yield BOOKKEEPING
+            yield Left.BOOKKEEPING
         elif line.type == "event_msg":
             yield from self._event(line, number)
         elif line.type == "response_item":
             yield from self._item(line, number)
         else:
-            yield BOOKKEEPING if line.type in _BOOKKEEPING else UNKNOWN
+            yield Left.BOOKKEEPING if line.type in _BOOKKEEPING else Left.UNKNOWN
 
     def release(self) -> Iterator[Found]:
         if self._held is not None:
@@ -116,7 +109,7 @@ class CodexReader(Reader):
                 yield self._entry(line, self._turn or self._id(number), "completed", summary or "Completed")
             self._run = None
             return
-        yield BOOKKEEPING
+        yield Left.BOOKKEEPING
 
     def _item(self, line: _Line, number: int) -> Iterator[Found]:
         payload = line.payload
@@ -135,15 +128,15 @@ class CodexReader(Reader):
                 call = self._calls.take(payload.call_id)
                 at, result = time_of(line.timestamp), result_of(payload.output)
                 id = call_id(self._turn, payload.call_id) if self._turn else self._id(number)
-                yield UNKNOWN if call is None else entry_of(call, result, id, at, run=self._run)
+                yield Left.UNKNOWN if call is None else entry_of(call, result, id, at, run=self._run)
             case "reasoning":
-                yield REASONING
+                yield Left.REASONING
             case "web_search_call" | "tool_search_call" | "tool_search_output" | "image_generation_call":
-                yield OTHER_TOOL
+                yield Left.OTHER_TOOL
             case "ghost_snapshot" | "compaction" | "compaction_summary":
-                yield BOOKKEEPING
+                yield Left.BOOKKEEPING
             case _:
-                yield UNKNOWN
+                yield Left.UNKNOWN
 
     def _tool_called(self, id: str, call: Call) -> Iterator[Found]:
         yield from self.release()
@@ -154,7 +147,7 @@ class CodexReader(Reader):
         yield from reasons
         if not text:
             if not reasons:
-                yield NO_TEXT
+                yield Left.NO_TEXT
             return
         yield from self.release()
         if line.payload.role == "assistant":
@@ -177,7 +170,7 @@ class CodexReader(Reader):
 def _own_text(payload: _Payload) -> tuple[str, list[Left]]:
     """Return the text that a message's author wrote, and the reasons why its other parts are skipped."""
     if payload.role not in ("user", "assistant"):
-        return "", [INJECTED if any(kind.startswith(_HOOK_KIND) for kind in _kinds(payload)) else HARNESS]
+        return "", [Left.INJECTED if any(kind.startswith(_HOOK_KIND) for kind in _kinds(payload)) else Left.HARNESS]
     if payload.role == "assistant":
         return text_of(payload.content), []
     parts = payload.content if isinstance(payload.content, list) else [payload.content]
@@ -186,9 +179,9 @@ def _own_text(payload: _Payload) -> tuple[str, list[Left]]:
     for place, part in enumerate(parts):
         text, kind = text_of(part), kinds[place] if place < len(kinds) else ""
         if kind.startswith(_HOOK_KIND):
-            reasons.append(INJECTED)
+            reasons.append(Left.INJECTED)
         elif (kind and not kind.startswith(_USER_KIND)) or text.startswith(_HARNESS):
-            reasons.append(HARNESS)
+            reasons.append(Left.HARNESS)
         elif text:
             texts.append(text)
     return "\n".join(texts), reasons

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 CLAUDE_CODE = "claude-code"
@@ -52,10 +53,20 @@ class Entry(NamedTuple):
     quality: float | None = None
 
 
-class Left(NamedTuple):
-    """The reason why a part of a session is skipped."""
+class Left(Enum):
+    """The reasons why a part of a session is skipped."""
 
-    reason: str
+    INJECTED = "injected context"
+    HARNESS = "written by the client"
+    NO_TEXT = "no text"
+    OTHER_TOOL = "output of a lookup or read tool"
+    UNKNOWN = "unknown type"
+    BOOKKEEPING = "bookkeeping"
+    REASONING = "reasoning"
+    UNANSWERED = "call without a result"
+    OTHER_BRANCH = "another branch of the conversation"
+    COPIED = "copied from another trajectory"
+    OWN_ANSWER = "answer of this memory"
 
 
 class Bad(NamedTuple):
@@ -65,15 +76,6 @@ class Bad(NamedTuple):
 
 
 Found = Entry | Left | Bad
-
-INJECTED = Left("injected context")
-HARNESS = Left("written by the client")
-NO_TEXT = Left("no text")
-OTHER_TOOL = Left("output of a lookup or read tool")
-UNKNOWN = Left("unknown type")
-BOOKKEEPING = Left("bookkeeping")
-REASONING = Left("reasoning")
-UNANSWERED = Left("call without a result")
 
 
 def request(entry: Entry, *, begins_run: bool) -> Iterator[Entry]:

@@ -13,15 +13,10 @@ from typing import Any
 import msgspec
 
 from memory_agent.sessions.entries import (
-    BOOKKEEPING,
     GEMINI,
-    HARNESS,
-    INJECTED,
-    NO_TEXT,
-    UNANSWERED,
-    UNKNOWN,
     Entry,
     Found,
+    Left,
     Session,
     What,
     made_id,
@@ -88,7 +83,7 @@ class GeminiReader(Reader):
 
     def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
         if member not in ("", "messages"):
-            yield BOOKKEEPING
+            yield Left.BOOKKEEPING
             return
         line = _lines.decode(item)
         if line.sessionId is not None:
@@ -102,7 +97,7 @@ class GeminiReader(Reader):
         elif line.id is not None:
             yield from self._held_back(_messages.decode(item))
         else:
-            yield BOOKKEEPING
+            yield Left.BOOKKEEPING
 
     def release(self) -> Iterator[Found]:
         for message in self._latest.clear():
@@ -117,25 +112,25 @@ class GeminiReader(Reader):
 
     def _message(self, message: _Message) -> Iterator[Found]:
         if message.type not in ("user", "gemini"):
-            yield HARNESS if message.type in ("info", "warning", "error") else UNKNOWN
+            yield Left.HARNESS if message.type in ("info", "warning", "error") else Left.UNKNOWN
             return
         content = text_of(message.content)
         text = without_hook_context(content)
         if text.startswith(_SETUP):
-            yield HARNESS
+            yield Left.HARNESS
         elif text:
             asked: What = "assignment" if self._is_subagent else "user"
             what = asked if message.type == "user" else "assistant"
             id = said_id(self.session.id, text)
             yield Entry(what=what, id=id, text=text, at=time_of(message.timestamp), agent=self._agent)
         elif not message.tool_calls:
-            yield INJECTED if content else NO_TEXT
+            yield Left.INJECTED if content else Left.NO_TEXT
         for call in message.tool_calls or ():
             at = time_of(call.timestamp) or time_of(message.timestamp)
             made, result = Call(name=call.name, arguments=arguments_of(call.args)), _result(call)
             id = made_id(self.session.id, made.name, made.arguments, result.output)
             is_open = call.status in _UNDER_WAY
-            yield UNANSWERED if is_open else entry_of(made, result, id, at, agent=self._agent)
+            yield Left.UNANSWERED if is_open else entry_of(made, result, id, at, agent=self._agent)
 
     @property
     def _agent(self) -> str | None:

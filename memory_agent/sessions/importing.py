@@ -133,7 +133,7 @@ class SessionImport:
     def _event(self, transcript: Transcript, placed: Placed) -> dict[str, Any] | None:
         found, session = placed.found, transcript.session
         if isinstance(found, Left):
-            self._left[found.reason] += 1
+            self._left[found.value] += 1
             return None
         if isinstance(found, Bad):
             self._note_bad(transcript.path, placed.place, found.reason)

@@ -10,19 +10,7 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.sessions.entries import (
-    BOOKKEEPING,
-    HARNESS,
-    NO_TEXT,
-    UNKNOWN,
-    Entry,
-    Found,
-    Session,
-    What,
-    request,
-    text_of,
-    time_of,
-)
+from memory_agent.sessions.entries import Entry, Found, Left, Session, What, request, text_of, time_of
 from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, entry_of
 
@@ -74,21 +62,21 @@ class OpenHandsReader(Reader):
         elif event.kind == "ConversationErrorEvent":
             yield self._entry(event, "failed", event.detail or "The conversation ended with an error")
         elif event.kind == "SystemPromptEvent":
-            yield HARNESS
+            yield Left.HARNESS
         else:
-            yield BOOKKEEPING if event.kind in _BOOKKEEPING else UNKNOWN
+            yield Left.BOOKKEEPING if event.kind in _BOOKKEEPING else Left.UNKNOWN
 
     def _message(self, event: _Event) -> Iterator[Found]:
         message = event.llm_message
         text = text_of(message.get("content")) if isinstance(message, Mapping) else ""
         if not text:
-            yield NO_TEXT
+            yield Left.NO_TEXT
         elif event.source == "user":
             begins = self._run is None
             self._run = self._run or f"{NAME}:{self.session.id}"
             yield from request(self._entry(event, "user", text), begins_run=begins)
         else:
-            yield self._entry(event, "assistant", text) if event.source == "agent" else HARNESS
+            yield self._entry(event, "assistant", text) if event.source == "agent" else Left.HARNESS
 
     def _action(self, event: _Event) -> Iterator[Found]:
         action = event.action if isinstance(event.action, dict) else {}
@@ -106,7 +94,7 @@ class OpenHandsReader(Reader):
     def _result(self, event: _Event) -> Found:
         call = self._calls.take(event.tool_call_id)
         if call is None:
-            return BOOKKEEPING  # the result of a finish or think action
+            return Left.BOOKKEEPING  # the result of a finish or think action
         seen = event.observation if isinstance(event.observation, dict) else {}
         code = seen.get("exit_code")
         result = Result(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
-from memory_agent.sessions.entries import UNANSWERED, Found, Session
+from memory_agent.sessions.entries import Found, Left, Session
 from memory_agent.sessions.tool_calls import Call
 
 Value = TypeVar("Value")
@@ -61,8 +61,8 @@ class Reader(ABC):
 
     def end(self) -> Iterator[Found]:
         """Yield the entries that remain after the last item."""
-        yield from (UNANSWERED for _ in self._calls.clear())
+        yield from (Left.UNANSWERED for _ in self._calls.clear())
 
     def _called(self, id: str, call: Call) -> Iterator[Found]:
         """Hold a call until its result arrives; yield the calls that this evicts as unanswered."""
-        yield from (UNANSWERED for _ in self._calls.put(id, call))
+        yield from (Left.UNANSWERED for _ in self._calls.put(id, call))

@@ -13,18 +13,7 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.sessions.entries import (
-    BOOKKEEPING,
-    HARNESS,
-    NO_TEXT,
-    Entry,
-    Found,
-    Session,
-    What,
-    request,
-    text_of,
-    time_of,
-)
+from memory_agent.sessions.entries import Entry, Found, Left, Session, What, request, text_of, time_of
 from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
 
@@ -98,7 +87,7 @@ class SweAgentReader(Reader):
         elif member == "messages":
             yield from self._message(_messages.decode(item), number)
         else:
-            yield BOOKKEEPING
+            yield Left.BOOKKEEPING
 
     def end(self) -> Iterator[Found]:
         yield from super().end()
@@ -121,7 +110,7 @@ class SweAgentReader(Reader):
             result = Result(output=step.observation or "")
             yield entry_of(call, result, self._id(f"trajectory:{number}"), None, run=self._run)
         if not thought and not action:
-            yield NO_TEXT
+            yield Left.NO_TEXT
 
     def _requested(self, text: str, id: str) -> Iterator[Found]:
         self._has_task = True
@@ -132,7 +121,7 @@ class SweAgentReader(Reader):
         self._at = extra.get("timestamp") or message.timestamp or self._at
         text, id = text_of(message.content), f"messages:{number}"
         if message.role == "system" or message.role == "exit":
-            yield HARNESS
+            yield Left.HARNESS
         elif message.role == "user" and not self._has_task:
             yield from self._requested(text, id)
         elif message.role == "assistant":
@@ -140,11 +129,11 @@ class SweAgentReader(Reader):
         elif message.role in ("tool", "user"):
             yield self._observed(message, extra, text, id)
         else:
-            yield NO_TEXT
+            yield Left.NO_TEXT
 
     def _answered(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Iterator[Found]:
         thought = _FENCED.sub("", text).strip()
-        yield self._entry("assistant", id, thought) if thought else NO_TEXT
+        yield self._entry("assistant", id, thought) if thought else Left.NO_TEXT
         calls = message.tool_calls if isinstance(message.tool_calls, list) else []
         made = [(_call_id(call), _call_of(call)) for call in calls if isinstance(call, dict)]
         if not made:
@@ -161,7 +150,7 @@ class SweAgentReader(Reader):
         call_id = message.tool_call_id or (self._open.pop(0) if self._open else "")
         call = self._calls.take(call_id)
         if call is None:
-            return HARNESS
+            return Left.HARNESS
         raw, code = extra.get("raw_output"), extra.get("returncode")
         stated = _RETURN_CODE.match(text)
         exit_code = code if type(code) is int else None if stated is None else int(stated[1])

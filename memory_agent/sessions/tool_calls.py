@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from memory_agent.sessions.entries import OTHER_TOOL, Entry, Left, text_of
+from memory_agent.sessions.entries import Entry, Left, text_of
 
 _SHELLS = frozenset(
     {
@@ -31,7 +31,6 @@ _OBJECTIVES = ("prompt", "message", "task", "description")
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.+)$", re.MULTILINE)
 _READS = ("view", "undo_edit")
 _OWN = re.compile(r"\bmemory-agent\s+(?:recall|list|blocks|export)\b")
-_OWN_ANSWER = Left("answer of this memory")
 _EXIT_CODE = re.compile(r"(?:[Ee]xit(?:ed with)? [Cc]ode:?|exited with code) (-?\d+)")
 _EXIT_LINE = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
 _HEADER = re.compile(
@@ -77,7 +76,7 @@ def entry_of(
     name = call.name.rpartition("__")[2].rpartition(".")[2].lower() if call.name != "container.exec" else call.name
     if name in _SHELLS and (command := _command(call.arguments)):
         if _OWN.search(command):
-            return _OWN_ANSWER
+            return Left.OWN_ANSWER
         return Entry(
             what="command",
             id=id,
@@ -95,7 +94,7 @@ def entry_of(
         return Entry(what="step", id=id, at=at, text=text, run=run, agent=agent)
     if name in _DELEGATES and (objective := _first_text(call.arguments, _OBJECTIVES)):
         return Entry(what="assignment", id=id, at=at, text=objective, run=run, agent=agent)
-    return OTHER_TOOL
+    return Left.OTHER_TOOL
 
 
 def exit_code_in(text: str) -> int | None:
