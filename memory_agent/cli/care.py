@@ -1,15 +1,15 @@
-"""Maintenance commands: `verify`, `rebuild`, `compact`, `backup`, `restore`."""
+"""Maintenance commands: `verify`, `rebuild`, `compact`, `backup`, `restore`, `migrate`."""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args, get_type_hints
 
 import click
 
-from memory_agent.cli.access import for_each_user, note_skipped, uses_daemon
+from memory_agent.cli.access import for_each_user, note_skipped, skip_without_key, uses_daemon
 from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
@@ -17,6 +17,7 @@ from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, optio
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, print_document, print_table, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
+from memory_agent.settings import IndexSettings
 from memory_agent.verbs.params import RebuildParams
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from memory_agent.memory import Memory
 
 _LOOK_S, _STALLED_S = 0.25, 60.0
+_ENGINES = get_args(get_type_hints(IndexSettings)["engine"])
 
 
 @click.command()
@@ -277,3 +279,38 @@ def _restore(target: Target, directory: Path | None, replace: bool) -> Restored:
         if target.user_named:
             return restore_user(directory, data_dir, user_id, settings, now, report, replace=replace, warn=note)
         return restore_all(directory, data_dir, settings, now, report, replace=replace, warn=note)
+
+
+@click.command()
+@click.option("--to", "engine", type=click.Choice(_ENGINES), required=True, help="The new index.")
+@options_where_user(ONLY)
+def migrate(target: Target, engine: str) -> None:
+    """Move vectors to another index; without --user, those of all users. Stop the daemon first.
+
+    Fills the new index from the records, compares the number of memories and the nearest neighbours of a sample, and
+    only then switches to it and removes the former index. Repeat the command to resume an interrupted migration. Set
+    index.engine as well: it selects the index of new users.
+
+    \b
+    Examples:
+      memory-agent migrate --to sqlite-vec --user alice
+      memory-agent migrate --to pgvector --set 'index.url=postgresql://app:${PASSWORD}@db.example/app'
+      memory-agent migrate --to builtin
+    """
+    from memory_agent.care import migrate_folder  # imports the engines
+
+    with progress_bars() as report:
+        moved = list(
+            migrate_folder(target.data_dir, target.settings, engine, report, target.only_user, skip_without_key(target))
+        )
+    if target.as_json:
+        print_document({"users": moved})
+    for user in () if target.as_json else moved:
+        state = "already there" if user.former == engine else f"moved from {user.former}"
+        checked = "" if engine == "builtin" else f", {user.found:.0%} of the sample's neighbours found"
+        click.echo(f"user {user.user_id}: {counted(user.memories, 'memory', 'memories')}, {state}{checked}")
+    for user in moved:
+        if user.left:
+            note(user.left)
+    if engine != target.settings.index.engine:
+        note(f'new users get the index {target.settings.index.engine}; to change that, set index.engine = "{engine}"')

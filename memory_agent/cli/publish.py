@@ -127,7 +127,7 @@ def publish(
         raise UnavailableError(unreachable(target, endpoint, is_named=ingest is not None, may_spool=not wait))
     with progress_bars() as report, Interrupts() as interrupts, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
-        lines = EventLines(file, target.only_user)
+        lines = event_lines(file, target.only_user)
         bar = _SendingBar(report, count_lines(file))
         sending = Sending(endpoint, timeout_s if reachable else 0, bar, spool)
         started_s = time.monotonic()
@@ -249,34 +249,27 @@ class BadLine(msgspec.Struct, frozen=True, kw_only=True):
         return f"{place}{self.field}: {self.reason}"
 
 
-class EventLines:
-    """The lines of a stream as mappings. `user_id`, unless None, is added to events without a user."""
+def event_lines(stream: IO[bytes], user_id: str | None) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
+    """Yield the number and content of each nonblank line. `user_id`, unless None, is added to events without a user."""
+    for number, line in enumerate(stream, 1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if line.strip():
+            event = _read_event(number, line)
+            if user_id is not None and isinstance(event, dict) and not event.get("user_id"):
+                event["user_id"] = user_id
+            yield number, event
 
-    def __init__(self, stream: IO[bytes], user_id: str | None) -> None:
-        self._stream = stream
-        self._user_id = user_id
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
-        """Yield the number and content of each nonblank line."""
-        for number, line in enumerate(self._stream, 1):
-            if number == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            if line.strip():
-                yield number, self._read(number, line)
-
-    def _read(self, number: int, line: bytes) -> dict[str, Any] | BadLine:
-        try:
-            event = msgspec.json.decode(line)
-        except UnicodeDecodeError as error:
-            return BadLine(line=number, field="event", reason=f"is not UTF-8 at byte {error.start} of a string")
-        except (msgspec.DecodeError, RecursionError) as error:
-            reason = str(error).partition(" - at `")[0].removeprefix("JSON is malformed: ")
-            return BadLine(line=number, field="event", reason=f"is not JSON: {reason}")
-        if not isinstance(event, dict):
-            return BadLine(line=number, field="event", reason="is not a JSON object")
-        if self._user_id is not None and not event.get("user_id"):
-            event["user_id"] = self._user_id
-        return event
+def _read_event(number: int, line: bytes) -> dict[str, Any] | BadLine:
+    try:
+        event = msgspec.json.decode(line)
+    except UnicodeDecodeError as error:
+        return BadLine(line=number, field="event", reason=f"is not UTF-8 at byte {error.start} of a string")
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = str(error).partition(" - at `")[0].removeprefix("JSON is malformed: ")
+        return BadLine(line=number, field="event", reason=f"is not JSON: {reason}")
+    return event if isinstance(event, dict) else BadLine(line=number, field="event", reason="is not a JSON object")
 
 
 def count_lines(stream: IO[bytes]) -> int:

@@ -1,4 +1,4 @@
-"""`remember`, `recall`, `list` and `get`: store a memory, find memories by text, page through them, show one."""
+"""The commands that store, find, list and show memories: `remember`, `recall`, `list`, `sessions`, `get` and `map`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from memory_agent.cli.render import (
     plain,
     print_document,
     print_done,
+    print_figures,
     print_memories,
     print_record,
     print_table,
@@ -29,9 +30,10 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import profile_defaults
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Order, RecallResult
-from memory_agent.verbs.params import ListParams, RecallParams, RememberParams
+from memory_agent.verbs.params import ListParams, MapParams, RecallParams, RememberParams, SessionsParams
 
 _SHOWN_CHARS = 100
+_TITLE_CHARS = 60
 
 
 class _Output(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,3 +231,67 @@ def get(target: Target, record_id: str) -> None:
         print_document(without_vector(found[0]))
     else:
         print_record(found[0])
+
+
+@click.command(cls=SectionedCommand, sections={"Filters": FILTERS})
+@filter_options
+@field_options(SessionsParams)
+@daemon_options
+def sessions(target: Target, filter: MemoryFilter, limit: int, after: str | None) -> None:
+    """List the sessions that have memories that match all filters, newest first, page by page.
+
+    Shows the time of the newest memory, the numbers of memories and runs, the first request, and the session's id. A
+    session that receives memories between two pages may be missed. --json also prints the time of the first memory, the
+    channel, and the number of memories of each kind.
+
+    \b
+    Examples:
+      memory-agent sessions
+      memory-agent sessions --in-channel app --since 7d
+      memory-agent sessions --limit 10 --user alice --json
+    """
+    with open_memory(target, "sessions") as memory:
+        page = memory.sessions(filter, limit, after)
+    if target.as_json:
+        print_document(page)
+        return
+    rows = [
+        (one.last, one.memories, one.runs, one_line(one.title)[:_TITLE_CHARS], one.session_id) for one in page.sessions
+    ]
+    columns = ["last", "memories", "runs", "request", "session"]
+    print_table(f"{len(rows)} of {counted(page.total, 'session')}", columns, rows, whole="session")
+    if page.next_cursor is not None:
+        click.echo(f"next page: --after {page.next_cursor}")
+    if not page.total:
+        note_unknown_user(target)
+
+
+@click.command("map")
+@field_options(MapParams)
+@daemon_options
+def map_memories(target: Target, limit: int) -> None:
+    """Compute positions of memories in a plane: memories are near each other if they are alike.
+
+    --json prints the positions as columns, each with one value per memory: `ids`, `x` and `y` (-1 to 1), `kinds`,
+    `session_ids`, `qualities`, `timestamps` and `titles`. Of more memories than --limit, a fixed pseudorandom sample is
+    used. Memories without a vector have no position.
+
+    \b
+    Examples:
+      memory-agent map
+      memory-agent map --limit 1000 --json > map.json
+    """
+    with open_memory(target, "map") as memory:
+        found = memory.map(limit)
+    if target.as_json:
+        print_document(found)
+        return
+    figures = {
+        "memories with a position": f"{len(found.ids)} of {found.total}",
+        "sessions": len(set(found.session_ids) - {None}),
+        "linear share of variance": found.explained,
+        "model": found.model,
+    }
+    print_figures("map; --json prints the positions", figures)
+    if not found.total:
+        note_unknown_user(target)

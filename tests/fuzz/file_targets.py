@@ -21,7 +21,7 @@ from target import Target, refused
 
 from memory_agent.care import read_manifest
 from memory_agent.care.export import Bodies, decode_head, decode_line, encode_line
-from memory_agent.cli.publish import BadLine, EventLines
+from memory_agent.cli.publish import BadLine, event_lines
 from memory_agent.doors.bodies import decode_body
 from memory_agent.doors.http.page.sessions import Secrets, Sessions, SignIn
 from memory_agent.erasure import logs, retention
@@ -315,7 +315,7 @@ def _parcel() -> bytes:
 
 
 def _lines(data: bytes) -> None:
-    for number, line in EventLines(BytesIO(data), "alice"):
+    for number, line in event_lines(BytesIO(data), "alice"):
         assert number <= data.count(b"\n") + 1
         assert isinstance(line, dict | BadLine)
 
