@@ -339,7 +339,6 @@ class RecordsCheckup(Checkup):
                 yield row_number(key), value
 
     def _decoded(self, database: str, decode: Callable[[int, bytes], _Value]) -> Iterator[_Value]:
-        """Yield the decoded values of records."""
         for row, value in self._rows(database):
             self.findings.require(
                 self.transaction.get(RECORDS, row_key(row)) is not None, database, "belongs to no record"

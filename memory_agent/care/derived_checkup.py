@@ -228,7 +228,6 @@ def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, f
 
 
 def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots) -> int:
-    """Return the number of `slots` (m,) whose further passages differ from their memories."""
     wrong = 0
     for (row, _), slot in zip(part, slots.tolist(), strict=True):
         stored, found = snapshot.passages(row), view.vectors.further(slot)

@@ -128,7 +128,6 @@ def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
 
 
 def _prepared(data_dir: Path, settings: Settings, user_id: str) -> Path:
-    """Prepare the data folder for opening a user's memory, and return the user's folder."""
     open_user_key(settings.encryption, data_dir, user_id)  # rejects a key folder inside the data folder
     layout = Layout(data_dir)
     layout.create()

@@ -148,7 +148,6 @@ def _bash_offer(values: Values) -> str:
 
 
 def _of_arguments(command: Command) -> Values:
-    """Return the values of the first argument that has any."""
     known = [values for _, values in command.arguments if values.what != "text"]
     return known[0] if known else Values(what="text")
 

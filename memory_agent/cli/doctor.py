@@ -156,7 +156,6 @@ def _server_of(settings: RemoteEmbedder) -> Finding:
 
 
 def check_embedding(settings: Settings, _layout: Layout) -> Finding:
-    """Check that embedding a text returns a unit vector, bit-identical each time."""
     embedder = open_embedder(settings.embedder)
     try:
         first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
@@ -234,7 +233,6 @@ def check_folders(_settings: Settings, layout: Layout) -> Finding:
 
 
 def check_encryption(settings: Settings, layout: Layout) -> Finding:
-    """Check that stores are encrypted as configured, and that the keys are present and private."""
     keys = open_key_ring(settings.encryption, layout.data_dir)
     if keys is not None and keys.is_away():
         return Finding("failed", f"{keys.folder} does not contain the keys of {layout.data_dir}", _KEYS_AWAY)
@@ -283,7 +281,6 @@ def check_index(settings: Settings, layout: Layout) -> Finding:
 
 
 def check_tables(settings: Settings, _layout: Layout) -> Finding:
-    """Check that the signal and trigger tables are valid, and that the followed event tables can be read."""
     SignalTable.load(settings.ingest.signals)
     TriggerTable.load(settings.triggers.table)
     tables = settings.relay.broker.tables
@@ -333,7 +330,6 @@ def check_handles(_settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_daemon(_settings: Settings, layout: Layout) -> Finding:
-    """Check that the data folder's daemon, if running, responds and that all its processes are running."""
     if not layout.daemon_runs():
         return Finding("ok", f"not running; start it with: memory-agent serve --data-dir {layout.data_dir}")
     with MemoryClient(data_dir=layout.data_dir) as client:

@@ -68,7 +68,6 @@ class Daemon(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """The data folder of the daemon on this machine."""
         folder = self.data_dir
         if folder is None and (self.config is not None or self.settings):
             from memory_agent.cli.options import configured_folder  # late: 6 MB that few clients need
@@ -113,7 +112,6 @@ _OPTIONS = (
 
 
 def door_options(command: Verb) -> Verb:
-    """Add the options of `Daemon`, and pass their values as `daemon`."""
     return with_options(as_struct("daemon", Daemon)(command), _OPTIONS)
 
 

@@ -105,7 +105,6 @@ class _Trial:
     compared: tuple[Path, Path] | None
 
     def run(self, target: Target, dataset: str, source: Path | None, read: Callable[[Path], Dataset]) -> None:
-        """Measure on the dataset that `read` reads from `source`, or compare two result files; print the outcome."""
         if self.compared:
             self._compare(dataset, source, self.compared, target.as_json)
         elif source is None:
@@ -195,7 +194,6 @@ _OPTIONS = (
 
 
 def _trial_options(command: Verb) -> Verb:
-    """Add the common options and the measurement options, which are passed as `trial`, a `_Trial`."""
     return with_options(common_options(as_struct("trial", _Trial)(command)), _OPTIONS)
 
 
@@ -392,7 +390,6 @@ def _score_row(name: str, part: Figures, recall_at: Averages, ndcg_at: Averages,
 
 
 def _parts(report: Report) -> list[tuple[str, Figures]]:
-    """Return the metrics of each category with questions, of each group of main categories, and of all questions."""
     return [
         *((f"category {name}", part) for name, part in report.by_category.items() if part.questions),
         *((f"categories {name}", part) for name, part in report.main_categories.items()),

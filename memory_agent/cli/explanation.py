@@ -50,7 +50,6 @@ class Asked(NamedTuple):
 
 
 def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None:
-    """Print a recall result and why each memory was found; ages are relative to `now`."""
     print_figures("query", _query(result, asked))
     click.echo()
     if not result.memories:
@@ -215,5 +214,4 @@ def _ids(memory: RetrievedMemory) -> list[str]:
 
 
 def _named(record_id: str, numbers: Mapping[str, int]) -> str:
-    """Return a memory's number in the result, or its id if it is not there."""
     return f"#{numbers[record_id]}" if record_id in numbers else record_id

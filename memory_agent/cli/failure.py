@@ -42,7 +42,6 @@ class Misuse(Failure):
 
 
 def note(message: str) -> None:
-    """Print a one-line note to standard error."""
     click.echo(f"note: {message}", err=True)
 
 

@@ -115,7 +115,6 @@ _EXCLUDE = "exclude_"
 
 
 def filter_options(command: Verb) -> Verb:
-    """Add the options of a filter, passed as `filter`, a `MemoryFilter`."""
     return _filtered(command, ())
 
 

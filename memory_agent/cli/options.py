@@ -49,7 +49,6 @@ class Target:
 
     @property
     def only_user(self) -> str | None:
-        """The user named on the command line, or None."""
         return self.user_id if self.user_named else None
 
     @property
@@ -204,7 +203,6 @@ class Moment(click.ParamType[datetime]):
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """Parse a date, a time, or an age before `now`. Raises `ValueError`, or `OverflowError` if the age is too great."""
     ago = _AGO.fullmatch(text.strip())
     if ago is None:
         moment = datetime.fromisoformat(text.strip())

@@ -98,11 +98,10 @@ def preview(target: Target, source: _Source, out: Path | None, **fields: Any) ->
     """Show what would be published from a document, a memory or a few words. Sends and stores nothing.
 
     Secrets are masked. Lines with a masked secret, or with words that may reveal more than you intend (names, accounts,
-    addresses, paths, numbers of phones, cards and bank accounts), are marked with !; check these. A line marked with =
-    stands for text that is already shown above.
-    Only the title and summary of FILE are published; without a heading, the title is the file name. The path is
-    published only with --reference, and the whole text only with --body. With --offer, a pattern learned from runs is
-    shown without counts and dates, leaving only what the runs did.
+    addresses, paths, numbers of phones, cards and bank accounts), are marked with !. A line marked with = stands for
+    text that is already shown above. Only the title and summary of FILE are published; without a heading, the title is
+    the file name. The path is published only with --reference, and the whole text only with --body. With --offer, a
+    pattern learned from runs is shown without counts and dates.
 
     \b
     Examples:
@@ -227,7 +226,6 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
 
 
 def _attached(file: Path) -> bytes:
-    """Return the bytes of a file. Raises `InvalidInputError`, without reading all of it, if the file is too large."""
     with file.open("rb") as opened:
         data = opened.read(MOST_ATTACHED_BYTES + 1)
     if len(data) > MOST_ATTACHED_BYTES:
@@ -314,7 +312,6 @@ def _repeats(lines: Sequence[str], field: Sequence[str]) -> bool:
 
 
 def _marked(line: str, mentioned: Iterable[str]) -> Text:
-    """Return a line, marked in the margin and in colour if it contains a masked secret or a mention."""
     words = [word for word in (*mentioned, _MASKED) if word in line]
     text = Text.assemble((_MARKED if words else _MARGIN, "bold yellow"), line)
     text.highlight_words(words, "bold yellow")

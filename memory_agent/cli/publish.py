@@ -105,11 +105,10 @@ def publish(
 ) -> None:
     """Send events, one JSON object per line, from FILE or standard input, and wait until the relay has stored them.
 
-    Invalid lines are counted, and the first twenty are reported on standard error; all other lines are sent, and the
-    exit code is 1.
-    Duplicates (same event_id) are recognised and counted. With --user, events without a user belong to that user. With
-    --wait, events whose type the signal table does not keep are counted by type. On Ctrl-C, it stops sending, waits up
-    to 5 s for acks, and prints what was acknowledged; a second Ctrl-C stops it immediately.
+    Invalid lines are counted and the first twenty reported; all other lines are sent, and the exit code is 1.
+    Duplicates (same event_id) are recognised. With --user, events without a user belong to that user. With --wait,
+    events whose type the signal table does not keep are counted by type. On Ctrl-C, it stops sending, waits up to 5 s
+    for acks, and prints what was acknowledged; a second Ctrl-C stops it immediately.
 
     \b
     Examples:
@@ -170,7 +169,6 @@ class Observer:
         """Show acks; called in the publisher's thread."""
 
     def on_bad_line(self, bad: BadLine) -> None:
-        """Print a bad line as a note."""
         note(str(bad))
 
 
@@ -233,7 +231,6 @@ def print_summary(summary: Summary) -> None:
 
 
 def not_kept(types: Mapping[str, int], table: SignalTable) -> dict[str, int]:
-    """Return the number of events of each type that no row of the table keeps."""
     return {event_type: count for event_type, count in types.items() if table.match(event_type) is None}
 
 

@@ -44,7 +44,6 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None
 
     def check(self, as_json: bool, with_embedding: bool) -> None:
-        """Reject options that would have no effect."""
         if self.max_tokens is not None and not self.as_context:
             raise click.UsageError("--max-tokens requires --context")
         if with_embedding and (not as_json or self.as_context):
@@ -174,9 +173,8 @@ def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: An
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
     """List memories that match all filters, page by page, with their time, kind, id, and the start of the text.
 
-    Memories added between two pages cause no repeats or gaps. A memory whose time changes between two pages may be
-    missed or shown twice; with --order updated, so may a memory that is replaced. --order updated starts with the most
-    recently replaced memory. --json prints whole records, and the cursor as `next_cursor`.
+    Memories added between two pages cause no repeats or gaps. A memory whose time changes, or with --order updated one
+    that is replaced, may be missed or shown twice. --json prints whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:
@@ -240,9 +238,8 @@ def get(target: Target, record_id: str) -> None:
 def sessions(target: Target, filter: MemoryFilter, limit: int, after: str | None) -> None:
     """List the sessions that have memories that match all filters, newest first, page by page.
 
-    Shows the time of the newest memory, the numbers of memories and runs, the first request, and the session's id. A
-    session that receives memories between two pages may be missed. --json also prints the time of the first memory, the
-    channel, and the number of memories of each kind.
+    A session that receives memories between two pages may be missed. --json also prints the time of the first memory,
+    the channel, and the number of memories of each kind.
 
     \b
     Examples:

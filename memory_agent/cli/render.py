@@ -55,7 +55,6 @@ def print_document(value: object) -> None:
 
 
 def print_done(as_json: bool, document: object, sentence: str) -> None:
-    """Print the document if `as_json`, otherwise the sentence."""
     if as_json:
         print_document(document)
     else:
@@ -63,7 +62,6 @@ def print_done(as_json: bool, document: object, sentence: str) -> None:
 
 
 def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any]:
-    """Return a recall result as a mapping; records have no key `embedding` unless `with_embedding`."""
     document: dict[str, Any] = msgspec.to_builtins(result)
     if not with_embedding:
         for memory in document["memories"]:
@@ -72,7 +70,6 @@ def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any
 
 
 def without_vector(record: MemoryRecord | GlobalRecord) -> dict[str, Any]:
-    """Return a memory or a shared item as a mapping without its vector."""
     document: dict[str, Any] = msgspec.to_builtins(record)
     del document["embedding"]
     return document
@@ -109,7 +106,6 @@ def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, i
 
 
 def _beside(memory: RetrievedMemory, shown_part: Excerpt | None) -> Iterable[str]:
-    """Yield instructions for reading the rest of a partly shown text, and the item's reference and attachment."""
     if shown_part is not None:
         yield f"{shown_part.length}; full text: memory-agent shared show {memory.record.id}"
     if memory.shared is not None:
@@ -132,7 +128,6 @@ def _quoted(text: Text) -> Text:
 
 
 def print_record(record: MemoryRecord) -> None:
-    """Print one memory: the fields that are set, then its text."""
     fields = msgspec.structs.asdict(record)
     used = fields.pop("utility")
     for name in ("id", "text", "embedding"):
@@ -184,7 +179,6 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: str) -> int:
-    """Return the minimum width of a table whose column `whole` is not wrapped."""
     widths = {name: max(map(cell_len, (name, *column))) for name, *column in zip(columns, *rows, strict=True)}
     least = (width if name == whole else min(width, _LEAST_WIDTH) for name, width in widths.items())
     return sum(least) + _GAP * (len(widths) - 1)
@@ -225,7 +219,6 @@ def counted(number: int, one: str, more: str = "") -> str:
 
 
 def size(count: int) -> str:
-    """Format a number of bytes with a unit."""
     amount, unit = float(count), _UNITS[0]
     for unit in _UNITS:  # noqa: B007 - the last unit is kept
         if amount < 1000:

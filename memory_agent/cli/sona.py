@@ -42,10 +42,9 @@ def status(target: Target) -> None:
 
     A lesson is a recall whose run has ended; it has credit if it is known which of its memories the run used. The gate
     starts in `shadow`, where learning has no effect. In `trial`, the learned ranking is compared with the usual one,
-    which still determines the results: the ranking that places the used memories higher wins the recall. The gate turns
-    `on` when the wealth of a bet on the learned ranking reaches the threshold; by chance this happens at most once in
-    that many trials. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the
-    recalls are interleaved from both rankings.
+    which still determines the results. The gate turns `on` when the wealth of a bet on the learned ranking reaches the
+    threshold; by chance this happens at most once in that many trials. It turns `off` when the wealth of the opposite
+    bet reaches 20. While it is on, a tenth of the recalls are interleaved from both rankings.
 
     \b
     Examples:
@@ -142,7 +141,6 @@ def print_status(found: SonaStatus) -> None:
 
 
 def gate_sentence(gate: GateEvidence, credited: int) -> str:
-    """Return the gate's state and evidence in words; `credited` is the number of lessons with credit."""
     if gate.state == "shadow":
         needed = f"{credited} of the {SHADOW_LESSONS} lessons with credit that a trial needs"
         return f"shadow: learning, but not changing answers yet; {needed}"

@@ -64,7 +64,6 @@ class _Found(NamedTuple):
 
     @property
     def question(self) -> str | None:
-        """A prompt that will be imported, with its secrets masked."""
         prompts = [text for at, *_, text in self.events if text and at >= (self.since or "")]
         return one_line(Masker().text(max(prompts, key=len))) if prompts else None
 

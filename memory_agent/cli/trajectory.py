@@ -215,7 +215,6 @@ def _about(run: Trajectory) -> str:
 
 
 def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Print one run with its steps, memories and quality revisions; `words` maps memory ids to texts."""
     figures = {
         "state": run.state,
         "objective": one_line(_about(run)),

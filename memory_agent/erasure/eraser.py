@@ -407,6 +407,5 @@ def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...
 
 
 def _event_ids(snapshot: Snapshot, found: Mapping[int, MemoryRecord]) -> tuple[str, ...]:
-    """Return the ids of the memories' events."""
     named = (record.event_id for record in found.values() if record.event_id)
     return tuple(sorted({*named, *snapshot.events_of(found)}))

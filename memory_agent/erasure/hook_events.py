@@ -52,7 +52,6 @@ def left_hook_events(data_dir: Path) -> tuple[str, ...]:
 
 
 def _places(data_dir: Path, default_user: str) -> list[tuple[Path, str | None]]:
-    """Return the folders with files of hooks, each with the owner of its events that name no user, if it is known."""
     folder = data_dir / _FOLDER
     if not folder.exists():
         return []

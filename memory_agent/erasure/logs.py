@@ -134,7 +134,6 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events(self) -> frozenset[str]:
-        """The fingerprints of the erased memories' events."""
         gone: set[str] = set()
         for erasure in self.erasures:
             gone.update(erasure.events)

@@ -281,7 +281,6 @@ def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -
 
 
 def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
-    """Add the counts of items, offers and ratings to the receipt for a whole user."""
     return msgspec.structs.replace(
         receipt,
         unpublished=part.items,

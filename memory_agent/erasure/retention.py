@@ -48,7 +48,6 @@ class RetentionRules:
 
     @property
     def digest(self) -> str:
-        """A digest of the rules, for saved schedules."""
         meant = [(rule, self._table.digest if rule.signals else "") for rule in self._rules]
         return sha256(msgspec.json.encode(meant)).hexdigest()[:16]
 

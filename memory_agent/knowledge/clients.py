@@ -156,7 +156,6 @@ class KnowledgeOnFiles:
     """The store of a data folder without a daemon, opened on demand. Satisfies `SharedStore`. Not thread-safe."""
 
     def __init__(self, folder: Path, open_store: OpenStore, settings: AnyEmbedder) -> None:
-        """`folder` is the store's folder, which may not exist; `settings` configure the embedder of searches."""
         self._folder = folder
         self._open_store = open_store
         self._embedder = LazyEmbedder(None, settings)

@@ -92,7 +92,6 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
 
     def votes(self, user: bytes, key: bytes) -> tuple[Vote | None, Vote | None, Vote | None]:
-        """Return the votes for usage, quality and rating, or None if the user does not contribute."""
         usage = Vote(min(self.retrievals, COUNTS_PER_USER)) if self.retrievals else None
         quality = Vote(min(self.uses, COUNTS_PER_USER), self.quality_level(user, key)) if self.uses else None
         return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))
@@ -196,7 +195,6 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
     levels: list[int] = msgspec.field(default_factory=lambda: [0] * (QUARTERS + 1))
 
     def is_waiting(self, mark: int | None) -> bool:
-        """Whether a user's mark is from the last release, which means that the user is waiting."""
         return mark is not None and mark >> 1 == self.number
 
     def add(self, vote: Vote | None, by: int = 1) -> None:
@@ -231,7 +229,6 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
             self.released, self.number, self.waiting = figure(self, rules), self.number + 1, 0
 
     def _counts(self, mark: int | None, before: Vote | None) -> bool:
-        """Whether the last release counts a user."""
         return bool(mark & 1) if mark is not None and self.is_waiting(mark) else before is not None
 
 
@@ -296,7 +293,6 @@ class Standing(msgspec.Struct, array_like=True):
         )
 
     def counted(self, parts: Mapping[bytes, Part]) -> Standing:
-        """Return a copy with the sums recomputed from the parts."""
         usage, quality, rating = (Series(one.released, one.number) for one in self.series)
         standing = Standing(self.key, self.author, usage, quality, rating)
         for user, part in parts.items():
@@ -477,7 +473,6 @@ def _total(counts: Sequence[int]) -> float:
 
 
 def _log_wealth(counts: Sequence[int], claimed: float) -> float:
-    """Return ln K(claimed)."""
     ratios = [(place / (len(counts) - 1) / claimed, count) for place, count in enumerate(counts) if count]
     cautious = sum([count * math.log(1.0 - _CAUTIOUS + _CAUTIOUS * ratio) for ratio, count in ratios])
     if counts[0]:

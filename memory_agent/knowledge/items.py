@@ -63,7 +63,6 @@ class Usage(NamedTuple):
     size_bytes: int = 0
 
     def with_item(self, record: MemoryRecord, by: int = 1) -> Usage:
-        """Return the usage with an item added or, with `by=-1`, removed."""
         return Usage(self.items + by, self.size_bytes + by * _size_of(record, about_of(record)))
 
 
@@ -97,7 +96,6 @@ def usage_by_author(snapshot: Snapshot) -> dict[str, Usage]:
 
 
 def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | None) -> GlobalRecord:
-    """Return the public form of an item, with the released figures of its version."""
     about = about_of(record)
     summary, body = parts_of_text(record.text, about.summary_chars)
     users = len(offerers_of(snapshot, record.id)) // _USERS_STEP * _USERS_STEP
@@ -123,12 +121,10 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | No
 
 
 def about_of(record: MemoryRecord) -> About:
-    """Return the description in a record's metadata."""
     return msgspec.convert(record.metadata[ABOUT], About)
 
 
 def place_in(snapshot: Snapshot, item_id: str) -> str:
-    """Return the place of an item: the digest in the names of its blobs."""
     return place_of(snapshot, "", item_id)
 
 

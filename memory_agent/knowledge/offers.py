@@ -108,7 +108,6 @@ def version_of_offer(snapshot: Snapshot, author: str, offer_id: str) -> str | No
 
 
 def items_offered_by(snapshot: Snapshot, author: str) -> dict[str, MemoryRecord]:
-    """Return the items created from a user's offers, by offer id."""
     if not _offers_of(snapshot, author):
         return {}
     behind = (
@@ -271,7 +270,6 @@ def _words_of(record: MemoryRecord) -> tuple[str, str, str | None]:
 
 
 def _items_of_many(snapshot: Snapshot) -> Iterator[tuple[MemoryRecord, dict[str, str]]]:
-    """Yield the items of many users, each with its offers by user."""
     for one in all_offerers(snapshot):
         record = item_in(snapshot, one.item_id)
         if record is not None:

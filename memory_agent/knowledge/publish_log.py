@@ -95,7 +95,6 @@ def drop_sent(batch: Batch, through: int) -> None:
 
 
 def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the inconsistencies in the log."""
     last = _last(snapshot)
     try:
         numbers = [number for number, _ in _kept(snapshot)]
@@ -108,7 +107,6 @@ def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _change_of(snapshot: Snapshot, entry: _Added | _Removed) -> tuple[str, SharedChange] | None:
-    """Return the event id and the change of an entry, or None if its item or version is gone."""
     if isinstance(entry, _Removed):
         change = SharedChange(kind="unpublished", item=entry.item, access_policy=entry.policy, at=entry.at)
         return f"unpublished-{entry.mark}", change

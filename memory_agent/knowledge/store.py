@@ -311,7 +311,6 @@ class Knowledge(Memory):
             return write_offer(batch, own, content, now)
 
     def _propose(self, now: datetime) -> None:
-        """Create items from matching offers, and add later offerers to existing items."""
         with self._archive.store.snapshot() as snapshot:
             seen, found = (
                 snapshot.blob(CHANGED),

@@ -130,7 +130,6 @@ def write_standings(batch: Batch, place: str, standings: Standings) -> None:
 
 
 def due_in(snapshot: Snapshot) -> list[str]:
-    """Return the ids of the items whose figures changed since the last release."""
     blob = snapshot.blob(DUE)
     return _ids.decode(blob) if blob else []
 
@@ -140,7 +139,6 @@ def write_due(batch: Batch, item_ids: Collection[str]) -> None:
 
 
 def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
-    """Create empty figures for a version, unless it already has figures."""
     standings = standings_at(batch, place)
     if version not in standings:
         standings[version] = Standing.create(secrets.token_bytes(KEY_BYTES), author.encode())

@@ -43,7 +43,6 @@ class EncodedEvent:
     data: bytes = field(repr=False)
 
     def __call__(self) -> Event:
-        """Return the event. Raises `MalformedEventError`."""
         return read_event(self.data)
 
 

@@ -57,7 +57,6 @@ class Maps:
         self._positions: _Positions | None = None
 
     def map(self, limit: int) -> MemoryMap:
-        """Return a map of at most `limit` memories. Raises `InvalidInputError`."""
         check_whole("limit", limit, MOST_POINTS)
         view = self._archive.settled_view()
         return self._drawn(view, self._current(view, limit), limit)

@@ -62,7 +62,6 @@ def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: 
 
 
 def masked_record(record: MemoryRecord, masker: Masker) -> MemoryRecord:
-    """Return the record with secrets masked in its text, title, tags and metadata."""
     return msgspec.structs.replace(
         record,
         text=masker.text(record.text),

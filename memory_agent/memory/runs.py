@@ -325,7 +325,6 @@ class Runs:
     def _is_end(
         self, run: StoredTrajectory, outcome: RunEnd, summary: str | None, quality: float | None, named: Sequence[str]
     ) -> bool:
-        """Whether the latest end of a run had all of these values."""
         end = next((mark for mark in reversed(run.marks) if mark.role == "end"), None)
         if end is None or end.outcome != outcome or quality not in (None, end.quality):
             return False
@@ -418,7 +417,6 @@ def check_name(field: str, name: str) -> str:
 
 
 def check_names(field: str, names: Sequence[str]) -> list[str]:
-    """Return the distinct ids, at most 200."""
     ids = check_ids(field, names)
     if len(ids) > MOST_IDS:
         raise InvalidInputError(field, f"must have at most {MOST_IDS} ids, not {len(ids)}")

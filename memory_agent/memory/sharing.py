@@ -328,7 +328,6 @@ class Shared:
             return len(outbox.reports)
 
     def of_caller(self, caller: Caller) -> Shared:
-        """Return an instance for a different caller."""
         return Shared(caller, self._store, self._archive, self._masker, self._in_use)
 
     def begin_search(self, asked: Query) -> PendingItems | None:
@@ -440,7 +439,6 @@ class Shared:
 
 
 def _fail(error: MemoryAgentError, timeout_s: float) -> list[FoundItem]:
-    """Raise the error of a search that could not start."""
     raise error
 
 

@@ -31,7 +31,6 @@ _objects = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_plain(stream: BinaryIO, file: str) -> Iterator[Note | BadPlace]:
-    """Yield the notes in a seekable stream, and the places where a note is invalid."""
     if _is_document(stream):
         yield from _of_document(stream, file)
         return

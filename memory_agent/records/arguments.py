@@ -125,7 +125,6 @@ def check_share(field: str, value: object) -> float:
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:
-    """Return the options that are set."""
     for name in options:
         if name not in _CHECKS:
             raise InvalidInputError(name, "recall has no such option" + _hint(name))

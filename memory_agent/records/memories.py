@@ -411,5 +411,4 @@ def microseconds(time: datetime, field: str) -> int:
 
 
 def time_of(microseconds_since_1970: int) -> datetime:
-    """Return the UTC time, the inverse of `microseconds`."""
     return _EPOCH + microseconds_since_1970 * _MICROSECOND

@@ -149,12 +149,10 @@ def digest_of(content: SharedContent) -> str:
 
 
 def preview_digest(content: SharedContent, user_id: str) -> str:
-    """Return the SHA-256 of a preview: of its user and the whole content."""
     return sha256(msgspec.msgpack.encode((user_id, content))).hexdigest()
 
 
 def texts_of(content: SharedContent) -> dict[str, str]:
-    """Return an item's non-empty texts by field."""
     texts: dict[str, str] = {field: value for field in _MOST_CHARS if (value := getattr(content, field))}
     if content.tags:
         texts["tags"] = ", ".join(content.tags)
