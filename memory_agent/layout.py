@@ -217,6 +217,7 @@ class Layout:
         process that holds the lock.
         """
         from memory_agent.storage.folder_moves import finish_moves
+        from memory_agent.version import VERSION  # imported late: reads the package's metadata
 
         with open(self.lock, "a+") as file:
             if not _locked(file):
@@ -228,16 +229,10 @@ class Layout:
                 raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}); {advice}")
             self.http.unlink(missing_ok=True)  # left by a killed daemon; another program may now use its port
             file.truncate(0)
-            file.write(f"{os.getpid()} {_version()}\n" if serves else f"{os.getpid()}\n")
+            file.write(f"{os.getpid()} {VERSION}\n" if serves else f"{os.getpid()}\n")
             file.flush()
             finish_moves(self.data_dir)
             yield
-
-
-def _version() -> str:
-    from memory_agent.version import VERSION  # imported late: reads the package's metadata
-
-    return VERSION
 
 
 def _locked(file: TextIO) -> bool:

@@ -7,7 +7,7 @@ and derived files (`derived_checkup`) are rebuilt from the records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -218,8 +218,8 @@ class RecordsCheckup(Checkup):
             self._changes,
             self._blobs,
             self._runs,
-            self._run_index,
-            self._recall_index,
+            partial(self._index_of, RUN_INDEX, (RUNS,), lambda *row: index_entries(decode_trajectory(*row))),
+            partial(self._index_of, RECALL_INDEX, (RECALLS, RUN_RECALLS), lambda *row: note_entries(decode_note(*row))),
         )
 
     def _records(self) -> None:
@@ -308,10 +308,12 @@ class RecordsCheckup(Checkup):
                 for row in decode_trajectory(key, value).named_rows:
                     self.findings.require(0 < row < self._state.next_row, RUNS, "names a row never allocated")
 
-    def _index_of(self, index: str, sources: Mapping[str, Callable[[bytes, bytes], dict[bytes, bytes]]]) -> None:
-        """Compare an index with its source, in both directions."""
+    def _index_of(
+        self, index: str, sources: Sequence[str], entries: Callable[[bytes, bytes], dict[bytes, bytes]]
+    ) -> None:
+        """Compare an index with its sources, in both directions."""
         expected: dict[bytes, bytes] = {}
-        for database, entries in sources.items():
+        for database in sources:
             for key, value in self.walk(database):
                 try:
                     expected |= entries(key, value)
@@ -324,13 +326,6 @@ class RecordsCheckup(Checkup):
             else:
                 self.findings.require(known == value, index, "has an entry that differs from its source")
         self.findings.add(index, "an entry is missing", len(expected))
-
-    def _run_index(self) -> None:
-        self._index_of(RUN_INDEX, {RUNS: lambda key, value: index_entries(decode_trajectory(key, value))})
-
-    def _recall_index(self) -> None:
-        notes = dict.fromkeys((RECALLS, RUN_RECALLS), lambda key, value: note_entries(decode_note(key, value)))
-        self._index_of(RECALL_INDEX, notes)
 
     def _rows(self, database: str) -> Iterator[tuple[int, bytes]]:
         """Yield the rows and values of a database whose keys are numbers."""

@@ -31,7 +31,7 @@ from memory_agent.errors import (
 from memory_agent.knowledge import Knowledge
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import UserKey, open_records, open_user_key, own, require_keys
+from memory_agent.storage.environment import open_records, open_user_key, own, require_keys
 from memory_agent.storage.folder_moves import has_unfinished_moves, move_folders
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
@@ -113,7 +113,9 @@ def restore_user(
         staged = stage / folder.relative_to(data_dir)
         encrypt_staged(stage, data_dir, settings, now, report)
         _require_usable(backup, stage, data_dir, settings)
-        cursor = _cursor(staged, settings, open_user_key(settings.encryption, data_dir, user_id))
+        key = open_user_key(settings.encryption, data_dir, user_id)
+        with closing(open_records(staged, settings.store, key)) as environment, environment.read() as transaction:
+            cursor = Snapshot(transaction).state.cursor
         if _read_history(data_dir, user_id, warn).since(manifest.made_at).is_everything:
             raise InvalidInputError("user", f"{user_id} was erased entirely after this backup was made")
         again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
@@ -304,11 +306,6 @@ def _moves_aside(
         return None, []
     aside = data_dir / f"{ASIDE}{now:%Y%m%dT%H%M%S%f}"
     return str(aside), [(folder, aside / folder.relative_to(data_dir)) for folder in present]
-
-
-def _cursor(folder: Path, settings: Settings, key: UserKey | None) -> int:
-    with closing(open_records(folder, settings.store, key)) as environment, environment.read() as transaction:
-        return Snapshot(transaction).state.cursor
 
 
 def _rewind(data_dir: Path, settings: Settings, seq: int) -> None:

@@ -153,7 +153,9 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     if parts.get("like"):
         yield f"much like {_named(parts['like'], numbers)}"
     yield from _stands_for(parts)
-    yield from _outcome(parts)
+    if "quality" in parts and parts["outcome"]:  # older daemons report it as learned
+        ended = "end of the run unknown" if parts["quality"] is None else f"ended with {parts['quality']:.1f}"
+        yield f"outcome {parts['outcome']:+.3f}: {ended}"
     yield from _learned(parts)
     yield from (fact for fact in (endings(memory), repeats(memory, now)) if fact)
     for origin in memory.origins:
@@ -188,12 +190,6 @@ def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
         return
     ended = [f"{quality:.1f}" for quality in folded["qualities"] if quality is not None]
     yield f"similar requests represented: {folded['count']}" + (f", ended {', '.join(ended)}" if ended else "")
-
-
-def _outcome(parts: Mapping[str, Any]) -> Iterable[str]:
-    if "quality" in parts and parts["outcome"]:
-        ended = "end of the run unknown" if parts["quality"] is None else f"ended with {parts['quality']:.1f}"
-        yield f"outcome {parts['outcome']:+.3f}: {ended}"
 
 
 def _learned(parts: Mapping[str, Any]) -> Iterable[str]:

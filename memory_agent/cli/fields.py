@@ -130,26 +130,16 @@ def _filtered(command: Verb, but: Sequence[str]) -> Verb:
     def with_filter(*arguments: Any, **named: Any) -> Any:
         own = {name: named.pop(name) for name in fields}
         exclude = Exclusion(**{name: named.pop(_EXCLUDE + name) for name in excluded})
-        own["metadata"] = _by_path(own["metadata"])
-        chosen = MemoryFilter(exclude=None if exclude == Exclusion() else exclude, **own)
+        metadata: dict[str, Any] = {}
+        for path, value in own.pop("metadata"):
+            metadata[path] = (*metadata.get(path, ()), value)
+        chosen = MemoryFilter(exclude=None if exclude == Exclusion() else exclude, metadata=metadata, **own)
         return command(*arguments, filter=chosen, **named)
 
     return field_options(MemoryFilter, but=but)(field_options(Exclusion, prefix=_EXCLUDE)(with_filter))
 
 
-def _by_path(metadata: Sequence[Pair]) -> dict[str, Any]:
-    wanted: dict[str, Any] = {}
-    for path, value in metadata:
-        wanted[path] = (*wanted.get(path, ()), value)
-    return wanted
-
-
-def _names_of_filter() -> tuple[str, ...]:
-    command = click.command()(filter_options(lambda: None))
-    return tuple(option for one in command.params for option in one.opts)
-
-
-FILTERS = _names_of_filter()
+FILTERS = tuple(word for one in click.command()(filter_options(lambda: None)).params for word in one.opts)
 """The names of the filter options, for a help section."""
 FURTHER_FILTERS = tuple(name for name in FILTERS if name not in ("--kind", "--since", "--session"))
 """The names of the less common filter options."""

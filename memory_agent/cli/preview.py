@@ -113,7 +113,8 @@ def preview(target: Target, source: _Source, out: Path | None, **fields: Any) ->
     """
     _check(source, fields)
     asked = source.fields(fields)
-    _refuse_other_file(out)
+    if out is not None and out.exists() and not (out.is_file() and _read_preview(out)):
+        raise InvalidInputError("out", f"{out} exists and is not a preview; choose a different file")
     with open_memory(target, "publish_preview") as memory:
         found = memory.shared.preview(**asked)
         author = None if found.is_offer or target.as_json else _author(memory)
@@ -250,11 +251,6 @@ def _read_preview(file: Path) -> PublishPreview | None:
         return msgspec.json.decode(file.read_bytes(), type=PublishPreview)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _refuse_other_file(out: Path | None) -> None:
-    if out is not None and out.exists() and not (out.is_file() and _read_preview(out)):
-        raise InvalidInputError("out", f"{out} exists and is not a preview; choose a different file")
 
 
 def _author(memory: MemoryClient | Memory) -> str | None:

@@ -233,7 +233,7 @@ def file_facts(file: Attachment) -> str:
 
 def plain(text: str) -> str:
     """Return `text` with control characters replaced, except for line ends and tabs."""
-    return "".join(character if _is_plain(character) else "�" for character in text)
+    return "".join(one if one in "\n\t" or unicodedata.category(one) not in ("Cc", "Cf") else "�" for one in text)
 
 
 def one_line(text: str) -> str:
@@ -245,10 +245,6 @@ def shortened(text: str, most_chars: int) -> str:
     """Return the start of a text on one line, with an ellipsis if it is longer than `most_chars`."""
     line = one_line(text)
     return line if len(line) <= most_chars else f"{line[: most_chars - 1]}…"
-
-
-def _is_plain(character: str) -> bool:
-    return character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf")
 
 
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:

@@ -47,7 +47,10 @@ def check_content(content: SharedContent) -> None:
     check_text("access_policy", content.access_policy)
     if not _POLICY.fullmatch(content.access_policy):
         raise InvalidInputError("access_policy", "must be public, org:NAME or tier:NAME")
-    _check_tags(content.tags)
+    if not isinstance(content.tags, tuple) or len(content.tags) > _MOST_TAGS:
+        raise InvalidInputError("tags", f"must be a list of at most {_MOST_TAGS} texts")
+    for tag in content.tags:
+        _check_length("tags", tag, _MOST_TAG_CHARS)
     if content.attachment is not None:
         _check_attachment(content.attachment)
 
@@ -92,7 +95,8 @@ def check_name(name: object) -> str:
     assert isinstance(name, str)
     plain = _INVISIBLE.sub("", unicodedata.normalize("NFKC", name[: 2 * MOST_NAME_CHARS]))
     seen = " ".join(plain.split())
-    is_readable = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED_MARKS.search(_marks(plain))
+    marks = "".join("M" if unicodedata.category(one).startswith("M") else "." for one in plain)
+    is_readable = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED_MARKS.search(marks)
     if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_readable:
         raise InvalidInputError(
             "name", f"must have 1 to {MOST_NAME_CHARS} printable characters, including a letter or digit"
@@ -122,11 +126,6 @@ def is_of_many(name: str) -> bool:
 
 def is_pseudonym(name: str) -> bool:
     return _PSEUDONYM.fullmatch(name) is not None
-
-
-def _marks(text: str) -> str:
-    """Return the text with each combining mark replaced by M, and every other character by a full stop."""
-    return "".join("M" if unicodedata.category(one).startswith("M") else "." for one in text)
 
 
 def attachment_of(data: bytes | None, name: str | None) -> Attachment | None:
@@ -187,13 +186,6 @@ def _check_length(field: str, value: object, most: int) -> None:
     assert isinstance(value, str)
     if len(value) > most:
         raise InvalidInputError(field, f"has {len(value)} characters; the limit is {most}")
-
-
-def _check_tags(tags: object) -> None:
-    if not isinstance(tags, tuple) or len(tags) > _MOST_TAGS:
-        raise InvalidInputError("tags", f"must be a list of at most {_MOST_TAGS} texts")
-    for tag in tags:
-        _check_length("tags", tag, _MOST_TAG_CHARS)
 
 
 def _check_attachment(file: Attachment) -> None:
