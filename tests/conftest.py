@@ -46,7 +46,7 @@ START_RAY = (
 WITHOUT_RAY = tuple(
     f"tests/end_to_end/test_{name}.py"
     for name in (
-        *("coding_agents", "early_client", "encrypted", "keys_of_users"),
+        *("coding_agents", "cursor", "early_client", "encrypted", "keys_of_users"),
         *("metrics_of_a_daemon", "page_of_a_daemon", "reembedding", "traces", "vs_code"),
     )
 )

@@ -1,7 +1,7 @@
 """The client table: the settings files that each client reads, and our entries in them.
 
-Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, including the syntax that each rejects. The
-entries for Cursor, VS Code and Zed follow these clients' documentation.
+Tested with Claude Code 2.1.330, Codex 0.169.0, Gemini CLI 0.61.0, VS Code 1.139.1 and the agent of Cursor (SDK 1.0.32),
+including the syntax that each rejects. The entry for Zed follows its settings types of 2026.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ _CODEX_FILES = (
 _GEMINI_ENTRIES = (Server("mcpServers", starts_in_project=True), _GEMINI_HOOKS)
 _CURSOR_ENTRIES = (Server("mcpServers"),)
 _VS_CODE_ENTRIES = (Server("servers", {"type": "stdio"}),)
-_ZED_ENTRIES = (Server("context_servers", {"source": "custom"}, {"env": {}}),)
+_ZED_ENTRIES = (Server("context_servers"),)
 
 CLIENTS: Mapping[str, Client] = {
     "claude-code": Client(
@@ -281,14 +281,15 @@ CLIENTS: Mapping[str, Client] = {
     "cursor": Client(
         "Cursor",
         Home(".cursor"),
-        (File("mcp.json", _CURSOR_ENTRIES, _COMMENTS),),
-        (File(".cursor/mcp.json", _CURSOR_ENTRIES, _COMMENTS),),
+        (File("mcp.json", _CURSOR_ENTRIES, _LOOSE),),
+        (File(".cursor/mcp.json", _CURSOR_ENTRIES, _LOOSE),),
     ),
     "vscode": Client(
         "VS Code",
         _VS_CODE,
         (File("mcp.json", _VS_CODE_ENTRIES, _LOOSE),),
         (File(".vscode/mcp.json", _VS_CODE_ENTRIES, _LOOSE),),
+        project_advice=("VS Code starts a project's server only if it trusts the folder",),
     ),
     "zed": Client(
         "Zed",

@@ -78,7 +78,7 @@ def give_hooks_time(scope: Scope) -> None:
 def leave_hooks_to_the_short_path(scope: Scope, folder: Path) -> Path:
     """Replace the program in the hooks' commands by one that only leaves a mark; return the path of the mark."""
     program, mark = folder / "memory-agent", folder / "mark"
-    program.write_text(f"#!/bin/sh\necho \"$@\" >> {mark}\n")
+    program.write_text(f'#!/bin/sh\necho "$@" >> {mark}\n')
     program.chmod(0o755)
     own = Path(sys.executable).with_name("memory-agent")
     changed = 0

@@ -25,7 +25,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from memory_agent import MemoryClient
-from memory_agent.integrations import Scope
+from memory_agent.doors.mcp.tools import BY_SET
+from memory_agent.integrations import JsonText, Scope, Syntax
 from ops.demo.agents import node
 from tests.from_npm import missing
 from tests.page.browsing import PATIENCE_MS, chromium
@@ -38,9 +39,8 @@ INSTALLED = Path(os.environ.get("EDITORS", ROOT / ".venv" / "editors"))
 """The folder in which `make editors` installs VS Code."""
 FACT = "The deploy to staging hangs while the VPN is off."
 CALLS = [("remember", {"text": FACT}), ("recall", {"query": "why does the deploy to staging hang?"})]
-TOOLS = {
-    "recall", "remember", "get", "feedback", "forget", "timeline", "search_shared", "get_shared", "rate_shared"
-}  # fmt: skip
+TOOLS = set(BY_SET["standard"])
+EDITED = '{{ // as VS Code and Cursor permit\n  "{}": {{}},\n}}\n'
 SETTINGS = {"telemetry.telemetryLevel": "off", "workbench.startupEditor": "none", "window.commandCenter": False}
 CONSENT = re.compile("^(Yes|Trust Folder & Continue)$")
 
@@ -70,8 +70,7 @@ class VsCode(NamedTuple):
             yield page
 
     def connect(self, daemon: DaemonProcess, folder: Path, user: str, *words: str) -> None:
-        """Run `memory-agent connect vscode` in a folder, without the user's servers of earlier tests."""
-        self.user_file.unlink(missing_ok=True)
+        """Run `memory-agent connect vscode` in a folder."""
         done = subprocess.run(
             [str(Path(sys.executable).with_name("memory-agent")), "connect", "vscode", *words,
              "--user", user, "--data-dir", str(daemon.data_dir)],
@@ -153,6 +152,10 @@ def test_vs_code_calls_the_tools_of_the_server_that_connect_wrote(
 ) -> None:
     user = f"vs-code{where}"
     (folder / "probe.json").write_text(json.dumps({"calls": CALLS}))
+    file = vs_code.user_file if where == "--user" else folder / ".vscode" / "mcp.json"
+    vs_code.user_file.unlink(missing_ok=True)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(EDITED.format("servers"))
     vs_code.connect(light_daemon, folder, user, *(["--project"] if where == "--project" else []))
     with vs_code.window(folder) as page:
         found, questions = found_by_probe(page, folder)
@@ -166,7 +169,7 @@ def test_vs_code_calls_the_tools_of_the_server_that_connect_wrote(
     assert record.text == FACT
     assert record.channel_id == (f"project:{folder}" if where == "--project" else None)
 
-    entries = json.loads((vs_code.user_file if where == "--user" else folder / ".vscode" / "mcp.json").read_text())
+    entries = JsonText(file.read_text(), Syntax(comments=True, trailing_commas=True)).value
     schema = jsonschema.Draft7Validator(found["schema"])
     assert schema.is_valid(entries)
     servers = entries["servers"]
@@ -175,6 +178,7 @@ def test_vs_code_calls_the_tools_of_the_server_that_connect_wrote(
 
 
 def test_vs_code_writes_the_same_entry_as_connect(vs_code: VsCode, light_daemon: DaemonProcess, folder: Path) -> None:
+    vs_code.user_file.unlink(missing_ok=True)
     vs_code.connect(light_daemon, folder, "added")
     ours = json.loads(vs_code.user_file.read_text())
     vs_code.user_file.unlink()
