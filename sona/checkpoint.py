@@ -27,17 +27,6 @@ _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 
 
-class _Exemplar(msgspec.Struct, array_like=True):
-    number: int
-    request: bytes
-    answer: bytes
-    used: tuple[int, ...]
-    credits: tuple[float, ...]
-    weight: float
-    worth: float
-    others: tuple[int, ...]
-
-
 class _Fact(msgspec.Struct, array_like=True):
     kind: str
     quality: float
@@ -57,7 +46,7 @@ class _State(msgspec.Struct, array_like=True):
     prior: bytes
     instant: bytes
     facts: dict[int, _Fact]
-    exemplars: list[_Exemplar]
+    exemplars: list[Exemplar]
 
 
 def to_bytes(learner: Learner) -> bytes:
@@ -75,19 +64,18 @@ def to_bytes(learner: Learner) -> bytes:
             number: _Fact(fact.kind, fact.quality, fact.used, fact.credits, *_saved_contest(fact.contest))
             for number, fact in sorted(learner.facts.items())
         },
-        exemplars=[_saved(learner.exemplars[number]) for number in sorted(learner.exemplars)],
+        exemplars=[learner.exemplars[number] for number in sorted(learner.exemplars)],
     )
-    body = msgspec.msgpack.encode(state)
+    body = msgspec.msgpack.encode(state, enc_hook=np.ndarray.tobytes)
     return _MAGIC + VERSION.to_bytes(2, "big") + _digest(body) + body
 
 
 def from_bytes(data: bytes) -> Learner:
-    """Restore a learner. Raises `DamagedStateError`, also if the version differs."""
     body = whole_body(data)
     if is_former(data):
         raise DamagedStateError("checkpoint: an older version")
     try:
-        return _restored(msgspec.msgpack.decode(body, type=_State))
+        return _restored(msgspec.msgpack.decode(body, type=_State, dec_hook=_vector))
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise DamagedStateError(f"checkpoint: {error}") from error
 
@@ -122,7 +110,7 @@ def _restored(state: _State) -> Learner:
         number: Fact(fact.kind, fact.quality, fact.used, fact.credits, _loaded_contest(fact))
         for number, fact in state.facts.items()
     }
-    learner.hold(_loaded(one) for one in state.exemplars)
+    learner.hold(state.exemplars)
     learner.instant = InstantLayer.from_bytes(state.instant, state.ndim)
     return learner
 
@@ -139,17 +127,7 @@ def _loaded_contest(fact: _Fact) -> Contest | Comparison | None:
     return fact.contest and Contest(*fact.contest)
 
 
-def _saved(one: Exemplar) -> _Exemplar:
-    vectors = (one.request.tobytes(), one.answer.tobytes())
-    return _Exemplar(one.number, *vectors, one.used, one.credits, one.weight, one.worth, one.others)
-
-
-def _loaded(one: _Exemplar) -> Exemplar:
-    vectors = (_vector(one.request), _vector(one.answer))
-    return Exemplar(one.number, *vectors, one.used, one.credits, one.weight, one.worth, one.others)
-
-
-def _vector(data: bytes) -> Vector:
+def _vector(_: type, data: bytes) -> Vector:
     return np.frombuffer(data, dtype=np.float32)
 
 

@@ -9,8 +9,8 @@ Shapes: d = dimensions, k = memories used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from sona.centering import QueryCentering
@@ -24,8 +24,7 @@ MOST_USED = 64  # memories in a condensed exemplar: those with the highest credi
 HEAVIEST = 4.0  # a condensed exemplar, so that it does not outweigh similar lessons
 
 
-@dataclass(frozen=True)
-class Exemplar:
+class Exemplar(msgspec.Struct, frozen=True, array_like=True):
     """One credited lesson, or several condensed lessons under the number of their medoid.
 
     `request` and `answer` are (d,), of unit length. The bank uses `weight`, and the association uses `worth`. `others`
@@ -39,7 +38,7 @@ class Exemplar:
     credits: tuple[float, ...]
     weight: float
     worth: float
-    others: tuple[int, ...] = field(default=())
+    others: tuple[int, ...] = ()
 
 
 def worth(quality: float) -> float:

@@ -99,16 +99,12 @@ def fetch_model(
     the cache is not writable.
     """
     cache = cache or weights.cache_folder()
-    choice = choose_scheme(settings.scheme)
     if not settings.folder and not weights.is_bundled(settings):
         downloads.fetch_named(settings, cache, progress)
-    model = weights.named_model(settings, cache) or weights.default_model()
-    if _cached_graph(cache, model, choice.scheme) is None or _cached_tokenizer(cache, model) is None:
-        with _weights(settings, cache, package, progress) as model:
-            graph, _ = _build(model, choice.scheme, cache)
-        if isinstance(graph, bytes):
-            raise ModelError(f"the cache {cache} is not writable; set MEMORY_AGENT_MODEL_CACHE to a folder that is")
-    return msgspec.structs.replace(model_status(settings, cache=cache, package=package), origin=model.origin)
+    found = obtain(settings, cache, package, progress=progress)
+    if isinstance(found.graph, bytes):
+        raise ModelError(f"the cache {cache} is not writable; set MEMORY_AGENT_MODEL_CACHE to a folder that is")
+    return msgspec.structs.replace(model_status(settings, cache=cache, package=package), origin=found.model.origin)
 
 
 @contextlib.contextmanager

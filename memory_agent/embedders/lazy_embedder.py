@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from memory_agent.embedders.protocol import (
     Embedder,
@@ -170,24 +170,21 @@ def _former_of(embedder: Embedder | None) -> Embedder | None:
 class _Plain(Embedder):
     """Adapts an embedder that has `begin_query` and `begin_texts` but does not inherit from the protocol."""
 
-    def __init__(self, embedder: Any) -> None:
+    def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
 
     @property
     def info(self) -> EmbedderInfo:
-        info: EmbedderInfo = self._embedder.info
-        return info
+        return self._embedder.info
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        pending: PendingVector = self._embedder.begin_query(text, timeout_s)
-        return pending
+        return self._embedder.begin_query(text, timeout_s)
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        pending: PendingVectors = self._embedder.begin_texts(texts, progress)
-        return pending
+        return self._embedder.begin_texts(texts, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        return int(self._embedder.count_tokens(text, timeout_s))
+        return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:
         self._embedder.close()

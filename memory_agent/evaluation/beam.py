@@ -1,21 +1,18 @@
 """Reads BEAM (Tavakoli et al. 2025, "Beyond a Million Tokens"): long chats with an assistant, and probing questions.
 
-Accepts the folder layouts of the authors' repository and of their download script. A chat is a folder with `chat.json`
-and `probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. `chat_trunecated.json` takes precedence
-if present, as in the authors' runner. A chat is a list of batches `{batch_number, time_anchor, turns: [[{role, id,
-content, time_anchor?}]]}`. In the published tables and the download script's output, a batch is a plain list of
-messages. Chats of ten million tokens group batches into plans, `{"plan-1": [batches], …}`. All three forms are
-accepted. Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, two for each of ten types.
+A chat is a folder with `chat.json` (or `chat_trunecated.json`, which takes precedence) and
+`probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. A chat is a list of batches `{batch_number,
+time_anchor, turns: [[{role, id, content, time_anchor?}]]}`, or of plain lists of messages, or an object of plans
+`{"plan-1": [batches], …}`. Questions are `{TYPE: [{question, source_chat_ids?, …}]}`.
 
-An item is a message of the user or the assistant, without the locator at its end (such as `->-> 1,2`). A session is a
-batch. An item's time is the day of the last anchor before it (`March-15-2024`); a question's time is the time of the
-chat's last anchor. The evidence consists of the messages in `source_chat_ids`, which may be grouped by their role in
-the question. Questions without ids, such as abstention questions, are omitted. An id that does not match exactly one
-message is ignored and counted.
+An item is a message without the locator at its end (such as `->-> 1,2`), and a session is a batch. An item's time is
+the day of the last anchor before it (`March-15-2024`); a question's time is that of the chat's last anchor. The
+evidence consists of the messages in `source_chat_ids`, which may be grouped by their role in the question. Questions
+without ids are omitted. An id that does not match exactly one message is ignored and counted.
 
 Not verified, because no such file was available: whether message ids are unique in chats of ten million tokens, and
-whether their questions group ids by plan. BEAM itself has a language model judge the answers; recall of evidence is not
-a BEAM score.
+whether their questions group ids by plan. Recall of evidence is not a BEAM score, for which a language model judges the
+answers.
 """
 
 from __future__ import annotations
@@ -112,7 +109,6 @@ def _read(chat: Path, user: str) -> History:
 
 
 def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
-    """Return the items, and a map from unique message ids to item ids."""
     counts = Counter(message.id for batch in batches for message in batch.messages)
     timestamps = list(_timestamps(batches))
     items: list[Item] = []
@@ -157,9 +153,8 @@ def _batches(chat: Any, plan: str = "") -> Iterator[_Batch]:
             yield _Batch(f"{plan}batch-{place}", None, list(_messages(entry)))
         elif "turns" in entry:
             session = f"{plan}batch-{entry.get('batch_number', place)}"
-            yield _Batch(
-                session, msgspec.convert(entry.get("time_anchor"), str | None), list(_messages(entry["turns"]))
-            )
+            anchor = msgspec.convert(entry.get("time_anchor"), str | None)
+            yield _Batch(session, anchor, list(_messages(entry["turns"])))
         else:
             yield from _batches(entry)
 
@@ -173,7 +168,6 @@ def _messages(node: Any) -> Iterator[_Message]:
 
 
 def _files(chat: Path) -> tuple[Path, Path]:
-    """Return the files with the chat and with its questions."""
     there = next((chat / name for name in _CHATS if (chat / name).exists()), None)
     if there is None:
         raise InvalidInputError(str(chat), f"contains neither {' nor '.join(_CHATS)}")

@@ -1,10 +1,9 @@
 """Compares two runs on the same questions with a paired bootstrap (Efron 1979; Koehn 2004).
 
 Each question's difference B - A is resampled, so that the question's difficulty cancels out. Questions about a
-conversation share its turns, so they are not independent. Resampling questions gives an interval that is too narrow for
-claims about new conversations. Resampling conversations gives a correct interval, but a wide one if there are few
-conversations. If a dataset groups its questions (`Question.group`), groups are resampled instead. A t-test does not
-apply, because shares of one or two turns are far from normally distributed.
+conversation share its turns, so they are not independent: an interval from resampled questions is too narrow for claims
+about new conversations. Resampling conversations gives a correct interval, but a wide one if there are few. If a
+dataset groups its questions (`Question.group`), groups are resampled instead.
 
 Shapes: q questions, u resampled units, m metrics, r resamples.
 """
@@ -28,9 +27,7 @@ RESAMPLES = 10_000
 SEED = 0
 _AT_A_TIME = 1_000
 _INTERVAL = (2.5, 97.5)
-FEWEST = 3
-"""Minimum units for an interval. Two units give only three different means, so the interval would suggest false
-certainty."""
+FEWEST = 3  # units for an interval: two give only three different means
 
 Array = npt.NDArray[np.float64]
 
@@ -124,7 +121,6 @@ def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, s
 
 
 def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
-    """Return both results for each common question, in A's order."""
     for field in ("dataset", "digest"):
         own, other = getattr(a.header, field), getattr(b.header, field)
         if own != other:
@@ -142,7 +138,6 @@ def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
 
 
 def _shared_metrics(pairs: Sequence[tuple[Line, Line]]) -> list[str]:
-    """Return the metrics that both runs have. A run with a smaller `top_k` has fewer cutoffs."""
     return list(dict.fromkeys(name for own, other in pairs for name in own.metrics if name in other.metrics))
 
 
@@ -180,21 +175,16 @@ def _difference(
 
 
 def _bounds(resampled: Array) -> tuple[float, float, float]:
-    """Return the interval of the means, and the share of means above 0."""
     known = resampled[~np.isnan(resampled)]
     low, high = np.percentile(known, _INTERVAL)
     return float(low), float(high), float((known > 0).mean())
 
 
 def _changed(a: Header, b: Header) -> dict[str, tuple[Any, Any]]:
-    own, other = (_flat(msgspec.to_builtins(_configuration(header))) for header in (a, b))
+    fields = ("mode", "top_k", "embedded", "version", "model", "settings")
+    own, other = (_flat({name: getattr(header, name) for name in fields}) for header in (a, b))
     names = dict.fromkeys((*own, *other))
     return {name: (own.get(name), other.get(name)) for name in names if own.get(name) != other.get(name)}
-
-
-def _configuration(header: Header) -> dict[str, Any]:
-    names = ("mode", "top_k", "embedded", "version", "model", "settings")
-    return {name: getattr(header, name) for name in names}
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

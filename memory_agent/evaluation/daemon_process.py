@@ -79,8 +79,6 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[None]:
-    """Raise SystemExit on SIGTERM, so that cleanup stops the daemon."""
-
     def unwind(number: int, _frame: Any) -> None:
         raise SystemExit(128 + number)
 

@@ -1,7 +1,4 @@
-"""A measurement's input, independent of the file format: users, items, questions and evidence.
-
-`locomo`, `beam`, `swe` and `jsonl` each read one format into a `Dataset`.
-"""
+"""A measurement's input, independent of the file format: users, items, questions and evidence."""
 
 from __future__ import annotations
 
@@ -16,23 +13,21 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import Kind
 
 Role = Literal["user", "assistant"]
-"""The author of a message: a person or a program."""
 
 _EVENTS: dict[Kind, tuple[str, str]] = {
     "episode": ("chat.user_msg", "text"),
     "finding": ("worker.task.finding", "claim"),
     "strategy": ("conductor.assignment.dispatched", "objective"),
     "pattern": ("feedback.note", "comment"),
-}
-"""For each kind of memory, the event type and payload field from which the default signal table creates one."""
+}  # the event type and payload field from which the default signal table creates each kind
 _ANSWER = ("chat.assistant_msg", "text")
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """A text to remember. `session` groups items. Without a timestamp, an item gets the time at which it is ingested.
 
-    `role` is the author, which matters only for episodes. An item with a `type` is an event of this type with this
-    `payload`, and has neither kind nor role.
+    `role` is the author of an episode. An item with a `type` is an event of this type with this `payload`, and has
+    neither kind nor role.
     """
 
     id: str
@@ -48,9 +43,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question, and the items that answer it, each with a grade of 1 or more.
 
-    `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is when it was asked, if
-    known. Questions of the same `group` are not independent; without groups, neither are questions of the same user.
-    `outside_session` is the session that the question comes from; its items are excluded from the answer.
+    `id` is unique in the dataset. A question without `relevant` items is not asked. Questions of the same `group` are
+    not independent; without groups, neither are questions of the same user. `outside_session` is the session that the
+    question comes from; its items are excluded from the answer.
     """
 
     id: str
@@ -93,7 +88,6 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     main_categories: tuple[str, ...] = ()
 
     def only(self, users: Collection[str]) -> Dataset:
-        """Return a copy with only the histories of `users`."""
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))
 
 
@@ -106,7 +100,6 @@ def read_file(file: Path) -> bytes:
 
 
 def event_id(user_id: str, item_id: str) -> str:
-    """Return the id of the event that contains an item."""
     return f"{user_id}:{item_id}"
 
 

@@ -6,8 +6,8 @@
 A record may have `user`, `session_id`, `timestamp`, `kind` and `role` (user or assistant); a query may have `user`,
 `category` (default "none") and `timestamp` (when it is asked). `relevant` is a list of ids, or an object that maps ids
 to integer grades (0: not relevant), as in TREC. Lines without `user` belong to the user "default"; a query is answered
-from its own user's records. Records are ingested in file order; queries may be anywhere. An invalid line is
-an error that names the line and field. Unknown fields are errors too, because a typo would change what is measured.
+from its own user's records. Records are ingested in file order. An invalid line is an error that names the line and
+field, and so is an unknown field, because a typo would change what is measured.
 """
 
 from __future__ import annotations
@@ -56,14 +56,12 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def grades(self) -> dict[str, int]:
-        """The relevant records with their grades."""
         given = self.relevant if isinstance(self.relevant, dict) else dict.fromkeys(self.relevant, 1)
         return {id_: grade for id_, grade in given.items() if grade}
 
 
 _Line = _Record | _Query
-_Numbered = tuple[int, Any]
-"""A line number, from 1, and the line."""
+_Numbered = tuple[int, Any]  # a line number, from 1, and the line
 
 _decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 

@@ -1,9 +1,8 @@
 """Reads LoCoMo (Maharana et al. 2024): long conversations in dated sessions, questions, and the turns that answer them.
 
 A file is a list of `{conversation: {session_N: [{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa:
-[{question, evidence, category}]}`. Each conversation is a user, named after its position in the file. Each turn is an
-item. Both speakers are people, so every item has the role `user`. All questions are asked at the time of the last
-session.
+[{question, evidence, category}]}`. Each conversation is a user, named after its position in the file, and each turn is
+an item with the role `user`. All questions are asked at the time of the last session.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import msgspec
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question, read_file
 
-MAIN_CATEGORIES = ("1", "2", "3", "4")
-"""Category 5 repeats questions of the other categories with a false premise."""
+MAIN_CATEGORIES = ("1", "2", "3", "4")  # category 5 repeats questions with a false premise
 
 _SESSION = re.compile(r"session_(\d+)")
 _TURN_ID = re.compile(r"D:?(\d+):(\d+)")

@@ -1,7 +1,7 @@
 """Computes retrieval metrics. Pure.
 
-A rank has one id, or several ids that are shown as one memory. A repeated id counts only at its first rank, but also
-occupies the later ones. At least one id must be relevant; `trial` omits questions without one.
+A rank has one id, or several ids that are shown as one memory. A repeated id counts only at its first rank. At least
+one id must be relevant; `trial` omits questions without one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-Place = tuple[str, ...]
-"""The ids at one rank."""
+Place = tuple[str, ...]  # the ids at one rank
 
 
 def recall_at_k(ranked: Sequence[Place], relevant: Collection[str], k: int) -> float:
@@ -24,8 +23,7 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
     """Return the normalised discounted cumulative gain of the first `k` ranks (Burges et al. 2005).
 
     DCG = sum over ranks i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the ideal order. An id that
-    is not in `grades` has grade 0; the grades are 1 or more. A rank with several ids has their highest grade. If all
-    grades are 1, this is binary NDCG.
+    is not in `grades` has grade 0; the grades are 1 or more. A rank with several ids has their highest grade.
     """
     seen: set[str] = set()
     gained = []
@@ -46,12 +44,10 @@ def distinct(ids: Iterable[str | None]) -> list[str]:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, or None if there are no values."""
     return sum(values) / len(values) if values else None
 
 
 def quantiles_ms(durations_ms: Sequence[float]) -> dict[str, float | None]:
-    """Return `p50` and `p99`, each None if there are no durations."""
     if not durations_ms:
         return {"p50": None, "p99": None}
     p50, p99 = np.quantile(durations_ms, (0.5, 0.99))

@@ -1,7 +1,6 @@
 """Summarises a run: averages over all questions and by category, and recall latency. Pure.
 
-Every question has the same weight, however much evidence it has. Averages are rounded to four decimal places;
-per-question results (`results`) are not.
+Every question has the same weight, however much evidence it has. Averages are rounded to four decimal places.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from memory_agent.records.memories import Mode
 
 _SESSIONS = 10
 
-Averages = dict[str, float | None]
-"""Averages by cutoff: "1", "5", …"""
+Averages = dict[str, float | None]  # by cutoff: "1", "5", …
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +48,7 @@ class Report(Figures, frozen=True, kw_only=True):
 
     `took_s` is the time from the first publish until all events are recallable, `memories` the number of memories at
     that time, and `recall_ms` the latency that callers see. `answers_short_of_sessions` counts answers with fewer than
-    10 sessions although the history has more. For these, session recall at 10 is a lower bound that a larger `top_k`
-    would raise. `main_categories` contains the averages over the dataset's main categories; empty if there are none.
+    10 sessions although the history has more; for these, session recall at 10 is a lower bound.
     """
 
     dataset: str
@@ -72,7 +69,6 @@ class Report(Figures, frozen=True, kw_only=True):
 
 
 def summarise(run: Run) -> Report:
-    """Return the averages of a run."""
     plan, dataset = run.plan, run.plan.dataset
     categories = sorted({question.category for part in dataset.histories for question in part.questions})
     main = dataset.main_categories

@@ -1,7 +1,4 @@
-"""Writes and reads a run's results as JSON lines, for `compare`: a header, then one line per question.
-
-The file contains ids, grades and metrics, but no text of memories or questions.
-"""
+"""Writes and reads a run's results as JSON lines, without texts: a header, then one line per question."""
 
 from __future__ import annotations
 
@@ -29,8 +26,8 @@ FORMAT = "memory-agent-results/1"
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """A run's input and configuration. `digest` is the SHA-256 of the input, and `users` lists its users.
 
-    `settings` contains the settings that affect ranking, or is None for a daemon that was already running. `model`
-    computed the vectors. `left_out` lists the ids of questions without evidence.
+    `settings` contains the settings that affect ranking, or is None for a daemon that was already running. `left_out`
+    lists the ids of questions without evidence.
     """
 
     format: str
@@ -69,8 +66,6 @@ _OF_EMBEDDER = ("type", "model", "scheme", "max_tokens", "dimensions", "passage_
 
 @dataclass(frozen=True)
 class Results:
-    """The content of a results file."""
-
     file: Path
     header: Header
     lines: tuple[Line, ...]
@@ -110,7 +105,6 @@ def results_file(file: Path) -> Iterator[Path]:
 
 
 def write_results(run: Run, file: Path) -> None:
-    """Write a run's results to `file`."""
     encode = msgspec.json.encode
     file.write_bytes(b"".join(encode(part) + b"\n" for part in (_header(run), *_lines(run))))
 

@@ -24,8 +24,7 @@ from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import RetentionSettings, Settings
 from memory_agent.storage.folders import user_folder
 
-Progress = Callable[[str, int, int], None]
-"""Called with (step, done, total)."""
+Progress = Callable[[str, int, int], None]  # called with (step, done, total)
 
 
 Subject = Memory | MemoryClient
@@ -54,14 +53,14 @@ def run_embedded(plan: Plan, progress: Progress) -> Run:
     Raises `StoreOwnedElsewhereError` if a daemon owns the folder, and `ModelError` if there is no model.
     """
     with ingested(plan, progress) as prepared:
-        return prepared.ask_in_place(progress)
+        return prepared.ask_in(prepared.data_dir, plan, progress)
 
 
 @contextmanager
 def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
     """Ingest the plan's events in this process, and yield the memories, which can be queried any number of times.
 
-    Uses the plan's folder, or a temporary one that is removed afterwards. Raises the same errors as `run_embedded`.
+    Uses the plan's folder, or a temporary one. Raises the same errors as `run_embedded`.
     """
     with ExitStack() as stack:
         data_dir = plan.data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-eval-")))
@@ -84,20 +83,16 @@ class Prepared:
     def ask(self, plan: Plan, progress: Progress) -> Run:
         """Ask the plan's questions on a copy of the folder, so that every run starts from the state after ingest.
 
-        Recalls are recorded and may affect later ones, so runs on the same folder are not comparable. The plan must
-        equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. Latencies of queries from an
-        earlier run are too low, because the embedder caches queries.
+        The plan must equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. Latencies of
+        queries from an earlier run are too low, because the embedder caches queries.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():
                 shutil.copytree(user_folder(self.data_dir, user_id), user_folder(Path(folder), user_id))
-            return self._ask(plan, Path(folder), progress)
+            return self.ask_in(Path(folder), plan, progress)
 
-    def ask_in_place(self, progress: Progress) -> Run:
-        """Ask the plan's questions on the folder itself, where they are recorded."""
-        return self._ask(self.plan, self.data_dir, progress)
-
-    def _ask(self, plan: Plan, data_dir: Path, progress: Progress) -> Run:
+    def ask_in(self, data_dir: Path, plan: Plan, progress: Progress) -> Run:
+        """Ask the plan's questions on this folder, where they are recorded."""
         return _ask_all(plan, opener(plan.settings, data_dir, self.embedder), self.took_s, progress, embedded=True)
 
 
@@ -110,7 +105,6 @@ def without_echoes(settings: Settings) -> Settings:
 
 
 def _light(settings: Settings) -> Settings:
-    """Return the settings for a daemon without Ray, which gives the same answers and starts in a second."""
     return msgspec.structs.replace(settings, daemon=msgspec.structs.replace(settings.daemon, light=True))
 
 

@@ -5,12 +5,10 @@ belong to one user, so that memories of other issues compete. A run is a session
 The files contain no times, so each memory is dated 40 s after the previous one.
 
 Items. In every fourth run, each thought is an item, and so is each command with its output. The other runs report 3 to
-12 steps at a time, which gives long items. The text of an issue without its title is an item, and so is a run's last
-thought if it is longer than 140 characters. Equal texts are one item. The text of an issue has the role `user`, and all
-other items have the role `assistant`.
+12 steps at a time, which gives long items. The text of an issue without its title is an item (role `user`), and so is a
+run's last thought if it is longer than 140 characters. Equal texts are one item.
 
-Questions, with the items that answer them. No item contains the words of a question: a thought that is used as a
-question is omitted from its run's items and reports.
+Questions, with the items that answer them. A thought that is used as a question is omitted from its run's items.
 
     lookup    a thought that names what it looks for: the command of its step with the output. Only commands that no
               other step for the issue repeats; at most 8 of a run, spread over it.
@@ -18,8 +16,8 @@ question is omitted from its run's items and reports.
     cause     the thought in which a run found the cause: such thoughts in other runs for the issue. The session of the
               run is excluded.
 
-Questions and evidence follow from these rules and were not judged by people. Reports are long by construction, and a
-report of more steps answers more lookups, so this benchmark favours rankings that prefer long texts.
+Questions and evidence were not judged by people. A report of more steps answers more lookups, so this benchmark favours
+rankings that prefer long texts.
 """
 
 from __future__ import annotations
@@ -78,7 +76,6 @@ class _Step(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The command with its output."""
         return f"$ {self.ran}\n{self.seen}"
 
 
@@ -211,7 +208,6 @@ class _Items:
         )
 
     def _add(self, text: str, session: str, role: Role = "assistant") -> Item:
-        """Return the item with this text, adding it if it is new."""
         item = self._of_text.get(text)
         if item is None:
             item = Item(id=f"i{len(self.items)}", text=text, timestamp=self._time, session=session, role=role)
@@ -238,7 +234,6 @@ def asked_steps(run: SweRun, repeated: Counter[tuple[str, str]], has_others: boo
 
 
 def _is_lookup(thought: str) -> bool:
-    """Return whether a thought names what it looks for."""
     return (
         len(thought) in _LOOKUP_CHARS
         and len(_WORD.findall(thought)) >= _LOOKUP_WORDS

@@ -1,12 +1,10 @@
 """Asks a memory the questions of a history, and scores the items and sessions in the answers.
 
 A memory that merges duplicate items counts for each of them, at one rank, so items merged by mistake would only raise
-recall. Therefore every metric is also computed for the shown items only; the true value lies between the two. The
-second value by itself would rate an answer that merges duplicates below one that repeats them.
+recall. Therefore every metric is also computed for the shown items only; the true value lies between the two.
 
-Sessions are ranked by their best item, so the first k sessions are distinct, and a session without an item in the
-answer has no rank. A question's evidence sessions are the sessions of its relevant items, each with the best grade of
-its items.
+Sessions are ranked by their best item. A question's evidence sessions are the sessions of its relevant items, each with
+the best grade of its items.
 """
 
 from __future__ import annotations
@@ -24,15 +22,12 @@ from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord,
 from memory_agent.settings import Settings
 
 CUTOFFS = (1, 5, 10, 50)
-SHOWN = "shown_"
-"""Prefix of metrics for the shown items only."""
+SHOWN = "shown_"  # prefix of metrics for the shown items only
 
-Ranked = tuple[tuple[str, str | None], ...]
-"""Ids of items with their sessions, best first."""
+Ranked = tuple[tuple[str, str | None], ...]  # ids of items with their sessions, best first
 
 Recall = Callable[..., RecallResult]
 LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
-"""Returns the records with these ids."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +106,6 @@ class Examiner:
         return tuple((id_, self._sessions.get(id_)) for id_ in ids)
 
     def _same(self, result: RecallResult, ranked: Ranked) -> dict[str, Ranked]:
-        """Return, by item, the duplicates merged into its memory."""
         others: dict[str, Ranked] = {}
         for memory, (id_, _) in zip(result.memories, ranked, strict=True):
             if memory.origins:
@@ -158,7 +152,6 @@ def _judge(
 
 
 def cutoffs(top_k: int) -> list[int]:
-    """Return the cutoffs up to `top_k`."""
     return [k for k in CUTOFFS if k <= top_k]
 
 
@@ -174,9 +167,8 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
 class Plan:
     """What to measure, and how. Without `data_dir`, a temporary folder is used.
 
-    Users are named `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can contain
-    several datasets and runs. The metrics measure the ranking, so by default an answer may contain memories of any
-    relevance.
+    Users are named `PREFIX-NAME`, by default with the dataset's name as the prefix. The metrics measure the ranking, so
+    by default an answer may contain memories of any relevance.
     """
 
     dataset: Dataset
@@ -189,12 +181,10 @@ class Plan:
     timeout_s: float = 1800.0
 
     def users(self) -> Iterator[tuple[str, History]]:
-        """Iterate over the user ids and their histories."""
         return ((f"{self.prefix or self.dataset.name}-{part.user}", part) for part in self.dataset.histories)
 
     @property
     def events(self) -> int:
-        """The number of events in all histories."""
         return sum(len(history.items) for history in self.dataset.histories)
 
 
@@ -203,8 +193,7 @@ class Run:
     """The results of carrying out a plan.
 
     `took_s` is the time from the first event until all are recallable, and `memories` the number of memories at that
-    time. `model` computed the vectors. `settings_known` is False for a daemon that was already running, with its own
-    settings.
+    time. `settings_known` is False for a daemon that was already running, with its own settings.
     """
 
     plan: Plan

@@ -21,11 +21,9 @@ from memory_agent.errors import IndexUnusableError, InvalidInputError
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import IndexSettings
 
-COLUMNS = ("kind", "source", "session", "run", "channel", "agent")
-"""The columns of an entry that filters and counts can use."""
+COLUMNS = ("kind", "source", "session", "run", "channel", "agent")  # of an entry that filters and counts can use
 
-SCHEMA_VERSION = 1
-"""The version of the tables in every engine. A different version is rejected, because its filters may differ."""
+SCHEMA_VERSION = 1  # of the tables in every engine; other versions are rejected, because their filters may differ
 
 
 class Entry(NamedTuple):
@@ -76,10 +74,7 @@ class Hits(NamedTuple):
 
 
 class IndexOf(NamedTuple):
-    """The settings of one user's index, and where its files are.
-
-    `secret` is a key of 32 bytes if the user's store is encrypted.
-    """
+    """The settings of one user's index, where its files are, and a key of 32 bytes if the user's store is encrypted."""
 
     settings: IndexSettings
     user_id: str
@@ -96,8 +91,7 @@ class VectorIndex(Protocol):
     """
 
     name: str
-    is_approximate: bool
-    """Whether a search may miss some of the nearest passages."""
+    is_approximate: bool  # whether a search may miss some of the nearest passages
 
     @property
     def position(self) -> Position | None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any, Final
 
 from memory_agent.errors import IndexUnusableError, SettingsError
 from memory_agent.indexes.contract import IndexOf, VectorIndex
 from memory_agent.settings import IndexSettings
 
-SHARED: Final = "pgvector"
-"""The engine whose database several users and machines share. The others store vectors in the user's folder."""
+SHARED: Final = "pgvector"  # several users and machines share its database; others store vectors in the user's folder
 
 _MODULES: Final = {
     "sqlite-vec": ("memory_agent.indexes.sqlite_vec", "SqliteVecIndex", "sqlite-vec sqlcipher3"),
     SHARED: ("memory_agent.indexes.pgvector", "PgvectorIndex", "'psycopg[binary]'"),
     "lancedb": ("memory_agent.indexes.lancedb", "LanceIndex", "lancedb pyarrow"),
 }
-"""The module of an engine, its class, and the packages that it needs."""
-_ENCRYPTING: Final = frozenset({"sqlite-vec"})
-"""The engines that encrypt their files with the user's key."""
 
 
 def open_index(engine: str, of: IndexOf) -> VectorIndex:
@@ -35,24 +30,22 @@ def open_index(engine: str, of: IndexOf) -> VectorIndex:
         advice = "set it, or run: memory-agent migrate --to builtin"
         raise SettingsError("index.url", f"is empty, but the vectors of {of.user_id} are in pgvector; {advice}")
     if of.secret is not None and not encrypts(engine) and not of.settings.allow_plain:
-        reason = (
-            f"{engine} would store vectors unencrypted, but encryption.keys_folder is set; texts can be guessed from"
-        )
-        advice = "vectors. Choose sqlite-vec or builtin, or set index.allow_plain"
+        reason = f"{engine} would store vectors unencrypted, but encryption.keys_folder is set; texts can be guessed"
+        advice = "from vectors. Choose sqlite-vec or builtin, or set index.allow_plain"
         raise SettingsError("index.engine", f"{reason} {advice}")
-    opened: VectorIndex = _engine(engine)(of)
+    opened: VectorIndex = getattr(_module(engine), _MODULES[engine][1])(of)
     return opened
 
 
 def encrypts(engine: str) -> bool:
     """Whether the vectors in an engine are encrypted if the user's store is."""
-    return engine == "builtin" or engine in _ENCRYPTING
+    return engine in ("builtin", "sqlite-vec")
 
 
 def forget_user(settings: IndexSettings, user_id: str) -> None:
     """Remove a user's vectors from the database that several users share, if the settings name one.
 
-    The other engines store vectors in the user's folder. Raises `IndexUnavailableError` and `IndexUnusableError`.
+    Raises `IndexUnavailableError` and `IndexUnusableError`.
     """
     if settings.url:
         _module(SHARED).forget_user(settings, user_id)
@@ -61,11 +54,6 @@ def forget_user(settings: IndexSettings, user_id: str) -> None:
 def users_in_database(settings: IndexSettings) -> list[str]:
     """Return the users whose vectors are in the shared database. Raises the same errors as `forget_user`."""
     found: list[str] = _module(SHARED).users(settings) if settings.url else []
-    return found
-
-
-def _engine(engine: str) -> Callable[[IndexOf], Any]:
-    found: Callable[[IndexOf], Any] = getattr(_module(engine), _MODULES[engine][1])
     return found
 
 

@@ -1,8 +1,7 @@
 """An index in a LanceDB dataset in the user's folder, searched exactly.
 
 Each write adds a version of the dataset with files of its own, which are merged after many writes. The position is a
-file beside the dataset, replaced after each write: a crash between the two only repeats the write. Vectors are float16,
-as in the records.
+file beside the dataset, replaced after each write: a crash between the two only repeats the write. Vectors are float16.
 
 d = dimensions.
 """
@@ -191,7 +190,6 @@ class LanceIndex:
         self._table.delete(f"memory IN ({', '.join(map(str, rows))})")
 
     def _merge_files(self) -> None:
-        """After many writes, merge their files, and remove old versions."""
         self._writes += 1
         if self._writes >= _MOST_WRITES:
             self._table.optimize(cleanup_older_than=_AT_ONCE, delete_unverified=True)

@@ -1,8 +1,8 @@
 """An index in PostgreSQL with the extension pgvector. Each user has a table, named by a digest of the user's id.
 
 With a table per user, a missing condition cannot expose another user's memories, an HNSW graph contains one user's
-vectors, and erasing a user drops the table. Users may also have different models. The table `users` contains each
-user's id, position and table. Vectors are `halfvec`, the float16 of the records.
+vectors, and erasing a user drops the table. The table `users` contains each user's id, position and table. Vectors are
+`halfvec`, the float16 of the records.
 
 Filters are SQL conditions. Few matching passages are compared exactly, because the graph of 100,000 passages takes 226
 ms with a filter that 5,000 match. A graph search that finds too few passages (`hnsw.iterative_scan` ends after
@@ -63,7 +63,6 @@ _USERS = (
     "version int NOT NULL)"
 )
 _WITHOUT_GRAPH = "SET LOCAL enable_indexscan = off"  # other indexes are still used, by bitmap scans
-_AWAY = (psycopg.OperationalError, psycopg.InterfaceError)
 
 _positions = msgspec.msgpack.Decoder(Position)
 
@@ -322,7 +321,6 @@ class _Database:
             return shared
 
     def release(self) -> None:
-        """Close the connection if no other index needs it."""
         with self._opening:
             self._indexes -= 1
             if not self._indexes:
@@ -394,7 +392,6 @@ def forget_user(settings: IndexSettings, user_id: str) -> None:
 
 
 def users(settings: IndexSettings) -> list[str]:
-    """Return the users who have a table."""
     with _translated(), _connected(settings, settings.timeout_s) as connection:
         if not _has_users(connection, settings):
             return []
@@ -408,7 +405,6 @@ def _has_users(connection: _Connection, settings: IndexSettings) -> bool:
 
 
 def _connected(settings: IndexSettings, timeout_s: float) -> _Connection:
-    """Connect in autocommit mode."""
     connection = _Connection.connect(
         _url_of(settings), autocommit=True, connect_timeout=max(2, round(settings.timeout_s))
     )
@@ -483,9 +479,7 @@ def _translated() -> Iterator[None]:
     except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege) as error:
         advice = "connect to the primary with a role that may write, or grant it CREATE on the database"
         raise IndexUnusableError(_NAME, _reason(error), advice) from error
-    except psycopg.errors.DiskFull as error:
-        raise IndexUnavailableError(_NAME, _reason(error)) from error
-    except _AWAY as error:
+    except (psycopg.errors.DiskFull, psycopg.OperationalError, psycopg.InterfaceError) as error:
         raise IndexUnavailableError(_NAME, _reason(error)) from error
     except psycopg.Error as error:
         advice = "correct index.url, or install pgvector 0.8 or later in the database"
@@ -505,7 +499,6 @@ def _table_of(user_id: str) -> str:
 
 
 def _condition(where: Where) -> tuple[str, list[Any]]:
-    """Return the SQL condition of a filter and its values."""
     parts, values = ["TRUE"], list[Any]()
     for column, names in where.among.items():
         parts.append(f"{column} = ANY(%s)")

@@ -1,9 +1,9 @@
 """An index in one SQLite file in the user's folder, searched exactly by the distance functions of sqlite-vec.
 
 The driver is sqlcipher3, because the `sqlite3` of many Python builds cannot load extensions, and because it encrypts
-the file with the user's key. Vectors are stored as int8, each scaled to its largest component: a search reads a quarter
-of the bytes of float32, and recall computes exact cosines from the records anyway. An ordinary table is used instead of
-the virtual table `vec0`, which keeps the bytes of deleted rows, limits k to 4,096 and cannot use an index for filters.
+the file with the user's key. Vectors are int8, each scaled to its largest component; recall computes exact cosines from
+the records anyway. The virtual table `vec0` is not used: it keeps the bytes of deleted rows, limits k to 4,096 and
+cannot use an index for filters.
 
 d = dimensions.
 """
@@ -54,7 +54,7 @@ _SCHEMA = (
 _INSERT = f"INSERT INTO vectors VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
 
 _AWAY = (sqlite.SQLITE_BUSY, sqlite.SQLITE_LOCKED, sqlite.SQLITE_NOMEM, sqlite.SQLITE_FULL, sqlite.SQLITE_CANTOPEN)
-"""The errors that pass: the file is not damaged."""
+"""Errors that pass: the file is not damaged."""
 
 _positions = msgspec.msgpack.Decoder(Position)
 
@@ -206,10 +206,7 @@ class SqliteVecIndex:
         try:
             yield
         except sqlite.Error as error:
-            reason, code = (
-                str(error),
-                getattr(error, "sqlite_errorcode", 0) & 0xFF,
-            )  # an extended code, without its kind
+            reason, code = str(error), getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code without its kind
             if code == sqlite.SQLITE_INTERRUPT:
                 raise TimeoutError from error
             if code in _AWAY:
@@ -220,7 +217,6 @@ class SqliteVecIndex:
 
 
 def _condition(where: Where) -> tuple[str, list[Any]]:
-    """Return the SQL condition of a filter and its values."""
     parts, values = ["TRUE"], list[Any]()
     for column, names in where.among.items():
         parts.append(f"{column} IN ({', '.join('?' * len(names))})")

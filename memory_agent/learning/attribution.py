@@ -85,7 +85,6 @@ def _naming(marks: Sequence[Mark], how: Attribution) -> list[Mark]:
 
 
 def _choice(mark: Mark, about: Sequence[RecallNote]) -> dict[int, float]:
-    """Return the credit of each named memory by row, omitting those without credit."""
     whole = [note for note in about if names_all(mark.named, mark.named_count, note)]
     listed = {row for note in whole if note.size >= LEAST_LIST for row in note.rows}
     undivided = {row for note in whole if note.size > 1 for row in note.rows}
@@ -200,7 +199,6 @@ class WordCounts(Protocol):
 
 
 def overlaps(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
-    """Return the memories that were used, judging by the text of `output`, best first."""
     return [found for found in weigh(output, request, shown, store) if found.score >= THRESHOLD]
 
 
@@ -273,7 +271,6 @@ def _without(said: list[Statement], request: list[Statement]) -> list[Statement]
 
 
 def _rarities(words: Mapping[str, str], store: WordCounts) -> dict[str, float]:
-    """Return the rarity of each word, by stem: -log2 of the share of memories that contain it, at least 0."""
     having = store.having(list(words.values())) if words else {}
     memories = store.memories
     return {stem: max(math.log2((memories + 1) / (having.get(word, 0) + 0.5)), 0.0) for stem, word in words.items()}

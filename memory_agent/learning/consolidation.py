@@ -73,8 +73,6 @@ _MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # per memory; per answer, from its 
 
 
 class _Reading(NamedTuple):
-    """A run's output after one recall, and the memories that the recall showed."""
-
     recall_id: str
     output: str
     shown: tuple[ShownText, ...]
@@ -205,7 +203,6 @@ def _reading(snapshot: Snapshot, run: StoredTrajectory, note: RecallNote, said: 
 
 
 def _quotes(record: MemoryRecord, run: StoredTrajectory) -> bool:
-    """Return whether a memory is a pattern built from this run."""
     run_ids = record.metadata.get("run_ids") if record.kind == "pattern" else None
     return isinstance(run_ids, list) and run.id in run_ids
 

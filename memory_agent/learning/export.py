@@ -23,15 +23,12 @@ _FAR_US = 1 << 60  # microseconds: 36,000 years
 
 
 class RunsExport(msgspec.Struct, frozen=True, array_like=True):
-    """Runs and recalls, and the ids of the memories that they refer to, by row."""
-
     ids: dict[int, str]
     runs: list[StoredTrajectory]
     notes: list[RecallNote]
 
 
 def export_runs(snapshot: Snapshot) -> bytes:
-    """Return all ended runs with their recalls, framed for `read_export`."""
     runs = list(snapshot.trajectories())
     notes = [note for run in runs for id_ in run.recall_ids if (note := snapshot.recall_note(id_)) is not None]
     rows = {row for run in runs for row in _rows_of_run(run)} | {row for note in notes for row in note.said_rows}

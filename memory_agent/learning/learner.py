@@ -319,7 +319,6 @@ def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
 
 
 def saved_bytes(folder: Path) -> int:
-    """Return the size of the saved learner in bytes, or 0 if none is saved."""
     with suppress(OSError):
         return (folder / LEARNER_FILE).stat().st_size
     return 0

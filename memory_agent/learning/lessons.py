@@ -27,7 +27,6 @@ _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
 
 
 def all_lessons(snapshot: Snapshot) -> Iterator[tuple[StoredTrajectory, list[Lesson]]]:
-    """Yield each run that has lessons, with its lessons."""
     for run in snapshot.trajectories():
         lessons = lessons_of(snapshot, run)
         if lessons:
@@ -39,8 +38,8 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
     Empty if the run has not ended, has no query vector from the store's model, or is older than the last reset.
     """
-    quality = run.quality
-    if run.number is None or quality is None or snapshot.state.stamp is None or run.number <= last_ignored(snapshot):
+    quality, last_ignored = run.quality, int.from_bytes(snapshot.blob(_RESET_BLOB) or b"", "big")
+    if run.number is None or quality is None or snapshot.state.stamp is None or run.number <= last_ignored:
         return []
     notes = _notes(snapshot, run)
     first = run.number * RECALLS_OF_A_RUN
@@ -61,11 +60,6 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
         )
         for place, (_, query) in enumerate(notes)
     ]
-
-
-def last_ignored(snapshot: Snapshot) -> int:
-    """Return the number of the last run before the latest reset, or 0 if there was none."""
-    return int.from_bytes(snapshot.blob(_RESET_BLOB) or b"", "big")
 
 
 def ignore_ended_runs(batch: Batch) -> int:

@@ -91,7 +91,6 @@ def raised(quality: float, hop: int) -> float:
 
 
 def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
-    """Return how a run ended, from its own marks and the echoes of later runs."""
     state, revisions = _State(), list[StoredRevision]()
     for fact in sorted((*_stated(marks), *_from_later_runs(marks, echoes)), key=lambda fact: fact[:3]):
         state.take(fact)

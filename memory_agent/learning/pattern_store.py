@@ -46,7 +46,6 @@ class RunHistory:
         return tuple(sorted(number for number, run in self.stored.items() if run.id in ids))
 
     def is_beyond(self, numbers: Iterable[int]) -> bool:
-        """Return whether any of these runs is older than the newest 1,000."""
         return len(self.numbers) >= MOST_RUNS and not self.numbers.issuperset(numbers)
 
     def step_vectors(self, view: View, run: PastRun) -> Embedding:
@@ -54,7 +53,6 @@ class RunHistory:
         return view.vectors_of(self.rows[run.id])
 
     def holds(self, batch: Batch, numbers: Iterable[int]) -> bool:
-        """Return whether these runs are unchanged since they were read."""
         runs = (self.stored[number] for number in numbers)
         return all(batch.trajectory(run.id) == run for run in runs)
 
@@ -133,8 +131,6 @@ _BLOB = "patterns"
 
 
 class Vectors(Protocol):
-    """Vectors by text. Empty if there is no model."""
-
     @property
     def by_text(self) -> Mapping[str, Embedded]: ...
 
@@ -163,8 +159,6 @@ class _StoredPatterns(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Change(NamedTuple):
-    """A pattern to write, with its run numbers and its stored version, if any."""
-
     record: MemoryRecord
     runs: tuple[int, ...]
     kept: _Kept | None = None
@@ -173,8 +167,6 @@ class _Change(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The difference between stored and found patterns; those in `same` are unchanged."""
-
     same: list[_Kept]
     changes: list[_Change]
     gone: list[_Kept]
@@ -266,7 +258,6 @@ def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
 
 
 def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
-    """Return the numbers of the runs that used these memories or to which they belong."""
     keys = {use.run_key for row in rows for use in batch.uses(row)}
     records = (batch.record(row) for row in rows)
     runs = (*map(batch.run_of_key, keys), *(batch.run_of(record) for record in records if record is not None))

@@ -98,7 +98,6 @@ def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vector
 
 
 def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:
-    """Yield each cluster of requests: its runs in chronological order, and its medoid."""
     vectors = np.stack([run.vector for run in runs])
     centering = QueryCentering(vectors.shape[1])
     for vector in vectors:
@@ -188,7 +187,6 @@ def _best(succeeded: Sequence[PastRun]) -> str:
 
 
 def _compared(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[RunSteps]:
-    """Return the newest runs with steps, newest first, for comparison."""
     newest = [run for run in reversed(runs) if run.steps][:MOST_COMPARED]
     return [RunSteps(run.id, run.steps, step_vectors(run)) for run in newest]
 
@@ -209,8 +207,6 @@ class _Step(msgspec.Struct):
 
 
 class _Learned(msgspec.Struct):
-    """The metadata of a pattern built from runs."""
-
     run_ids: list[str]
     steps: list[_Step]
     failed_steps: list[_Step]
@@ -230,7 +226,6 @@ def words_without_figures(record: MemoryRecord) -> str:
 
 
 def _steps(run: PastRun) -> list[str]:
-    """Return the distinct non-empty steps, and the result."""
     told: dict[int, str] = {}
     for step in (*run.steps, run.result):
         if step.strip():
@@ -383,7 +378,6 @@ def _weight(likeness: Likeness) -> float:
 
 
 def _aligned(likeness: Likeness) -> list[int]:
-    """Return the positions, ascending, of the first run's steps on the longest common subsequence."""
     table = _table(likeness)
     row, column = likeness.shape
     places: list[int] = []

@@ -81,7 +81,6 @@ def link(writer: RunWriter, note: RecallNote, run_id: str, *, is_guess: bool = F
 
 
 def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: str) -> None:
-    """Move a recall and the feedback on it from one run to another."""
     former, heir = writer.get(former_id), writer.get_or_new(run_id)
     if former is None or heir is None:
         return
@@ -156,7 +155,6 @@ def _update_retried_by(writer: RunWriter, run: StoredTrajectory, settings: Learn
 
 
 def _update_raised_by(writer: RunWriter, run_id: str) -> None:
-    """Recompute which earlier runs this run's success raises."""
     run = writer.get(run_id)
     if run is not None:
         retried = {(effect.run_id, 0) for effect in run.effects if effect.hop == 0}
@@ -201,7 +199,6 @@ def _retried_by(writer: RunWriter, run: StoredTrajectory, settings: LearningSett
 
 
 def _before(writer: RunWriter, began_us: int, settings: LearningSettings) -> Iterator[StoredTrajectory]:
-    """Return the runs that ended or began shortly before `began_us`."""
     window_us = round(settings.retry_window_s * _SECOND)
     ended = writer.batch.run_keys(ENDED, began_us - window_us, began_us + 1, is_newest_first=True)
     begun = writer.batch.run_keys(BEGUN, began_us - window_us, began_us, is_newest_first=True)

@@ -152,7 +152,6 @@ class RunRecords:
         self._relate(writer)
 
     def _relate(self, writer: RunWriter) -> None:
-        """Recompute the relations of runs whose relevant fields changed."""
         changed = [
             run_id for run_id in writer.changed() if _relevant(writer.before(run_id)) != _relevant(writer.get(run_id))
         ]
@@ -224,7 +223,6 @@ def _mark_of(batch: Batch, entry: Entry) -> Mark:
 
 
 def _relevant(run: StoredTrajectory | None) -> object:
-    """Return the fields of a run that affect other runs."""
     if run is None:
         return None
     rows = {used.row for used in run.used}
@@ -333,7 +331,6 @@ def _divide(writer: RunWriter, series: _Series, marks: Iterable[Mark]) -> list[s
 
 
 def _later_begins(marks: Iterable[Mark]) -> list[int]:
-    """Return the times, ascending, of the begin marks that start a new run."""
     begins, has_begun, ended_us = list[int](), False, None
     for mark in sorted(marks, key=lambda mark: (mark.at_us, mark.role != "begin")):
         if mark.role == "begin":

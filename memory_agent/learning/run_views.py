@@ -167,7 +167,6 @@ def words_of(record: MemoryRecord, mark: Mark) -> str:
 
 
 def is_in_other_words(one: RunRequest, other: RunRequest, least_similarity: float) -> bool:
-    """Return whether two requests ask for the same thing in different words."""
     similarity = None if one.digest == other.digest else likeness(one, other)
     return similarity is not None and similarity >= least_similarity
 
@@ -180,7 +179,6 @@ def likeness(one: RunRequest, other: RunRequest) -> float | None:
 
 
 def asks_for(note: RecallNote, request: RunRequest, least_similarity: float) -> bool:
-    """Return whether the query of a recall equals this request, or is similar to it."""
     if note.request == request.digest:
         return True
     query = note.query

@@ -48,7 +48,6 @@ class RunWriter:
         return self.get(self._ids[key])
 
     def request(self, run: StoredTrajectory) -> RunRequest | None:
-        """Return a run's request with its vector, or None if it is unknown."""
         row = run.begin_row
         if row is not None and row not in self._requests:
             self._requests[row] = request_of(self.batch, run, with_vector=True)
@@ -78,7 +77,6 @@ class RunWriter:
             self.batch.update(msgspec.structs.replace(record, run_id=name))
 
     def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
-        """Return a run's known recalls in chronological order."""
         notes = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
         return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
 
@@ -136,15 +134,12 @@ class RunWriter:
         is_same = before is not None and before.quality == now.quality
         known = {mark.event_id for mark in before.marks} if before is not None and is_same else set()
         for mark in now.marks:
-            if mark.row is None or mark.event_id in known or not _takes_quality(mark):
+            takes_quality = mark.role in ("begin", "end") or (mark.role == "step" and not mark.is_judged)
+            if mark.row is None or mark.event_id in known or not takes_quality:
                 continue
             record = self.batch.record(mark.row)
             if record is not None and record.quality_score != now.quality:
                 self.batch.update(msgspec.structs.replace(record, quality_score=now.quality))
-
-
-def _takes_quality(mark: Mark) -> bool:
-    return mark.role in ("begin", "end") or (mark.role == "step" and not mark.is_judged)
 
 
 def _bounded(marks: tuple[Mark, ...]) -> tuple[Mark, ...]:

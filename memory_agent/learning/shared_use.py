@@ -72,7 +72,6 @@ def _reported(version: Version, shown: int, uses: int, quality: float) -> Report
 
 
 def _counted(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, tuple[int, int, float]]:
-    """Return how often each version was shown and used, and the sum of the qualities of its uses."""
     found: defaultdict[Version, tuple[int, int, float]] = defaultdict(lambda: (0, 0, 0.0))
     for note in snapshot.notes_between(since_us, until_us - 1):
         for version in note.items:

@@ -1,8 +1,7 @@
 """Calls to the HTTP APIs of model providers: embeddings, and chat completions.
 
 Read `api` first. `open_api` imports the HTTP client, which is an extra, only when a provider is set in the settings.
-Rejected: the providers' own packages. Each has its own retries, timeouts and errors, and all of them use the same
-HTTP client (`ops/decisions/0011-embedding-model-and-word-vectors.md` has their sizes).
+Decision 0011 compares it with the providers' own packages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Call a provider's HTTP API with a limit of time and size. This is the only file that imports `httpx2`.
 
-All calls of an API run in one event loop, in a thread of its own. A deadline covers the whole call, with its name
-resolution, its retries and a slow answer. Calls can be cancelled. Rejected: the client's synchronous API, whose
-timeouts restart with each byte.
+All calls of an API run in one event loop, in a thread of its own, because the timeouts of a synchronous client restart
+with each byte. A deadline covers the whole call, with its name resolution, its retries and a slow answer.
 
 Errors and logs contain no text, key, or content of an answer, because providers repeat keys and texts in their errors.
 """
@@ -11,11 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import random
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -29,7 +32,6 @@ from memory_agent.errors import (
     ProviderInputError,
     ProviderUnavailableError,
 )
-from memory_agent.model_apis.circuit import Circuit, pause_s, retry_after_s
 from memory_agent.model_apis.endpoint import ModelEndpoint, is_loopback
 from memory_agent.records.memories import ApiCounts
 from relay.future import Future
@@ -37,9 +39,11 @@ from relay.future import Future
 _ATTEMPTS, _ATTEMPTS_AT_500 = 4, 2
 _CONNECT_S = 5.0
 _CONNECTIONS = 8
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
+_FAILURES, _OPEN_S, _OPEN_LONGEST_S = 3, 1.0, 60.0
+_LONGEST_RETRY_AFTER_S = 3600.0
 _SHORT_WAIT_S = 1.0  # a provider need not answer within less
-_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}
-"""Statuses that all calls would get, such as those of a rejected key, and the pause after each in seconds."""
+_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}  # all calls would get these; seconds of pause after each
 _UNAVAILABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _ADVICE = {
     400: "the request was rejected; check the model and the settings next to it",
@@ -81,7 +85,6 @@ class ModelApi:
     """The API of one provider. Thread-safe; starts its thread with the first call."""
 
     def __init__(self, endpoint: ModelEndpoint) -> None:
-        """Prepare without connecting. Raises `SettingsError`."""
         endpoint.check()
         self.endpoint = endpoint
         self._circuit = Circuit()
@@ -99,17 +102,11 @@ class ModelApi:
         )
         self._is_closed = False
 
-    def begin(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Future[Answer]:
-        """Post `body` as JSON to `path`, and return without waiting for the answer, which is decoded as `kind`.
-
-        Retries errors of the connection and of an overloaded provider, with backoff, within `timeout_s` (at most the
-        endpoint's). Cancelling the future closes the connection. Raises nothing; `Future.result` raises
-        `ProviderUnavailableError` (try again later), `ProviderInputError` or another `ProviderError`.
-        """
-        return self.run(partial(self.ask, path, body, kind, timeout_s))
-
     def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Future[Answer]:
-        """Run a coroutine, which may call `ask` repeatedly, in the loop; return without waiting."""
+        """Run a coroutine, which may call `ask` repeatedly, in the loop; return without waiting.
+
+        Cancelling the future closes the connection.
+        """
         future = Future[Answer]()
         ended = self._unavailable("was closed")
         tasks: list[asyncio.Task[None]] = []
@@ -134,11 +131,10 @@ class ModelApi:
         return future
 
     def post(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Answer:
-        """Post and wait. Raises the same errors as `begin`'s future."""
-        return self.begin(path, body, kind, timeout_s).result()
+        """Call `ask` and wait. Raises the same errors."""
+        return self.run(partial(self.ask, path, body, kind, timeout_s)).result()
 
     def add_tokens(self, read: int, written: int = 0) -> None:
-        """Count the tokens that an answer reports."""
         with self._lock:
             counts = self._counts
             total = counts.tokens_read + counts.tokens_written + read + written
@@ -186,7 +182,11 @@ class ModelApi:
         asyncio.get_running_loop().stop()
 
     async def ask(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Answer:
-        """Post and return the answer, within the loop. Raises the same errors as `begin`'s future."""
+        """Post `body` as JSON to `path` and return the answer, decoded as `kind`. Call this within the loop.
+
+        Retries errors of the connection and of an overloaded provider, with backoff, within `timeout_s` (at most the
+        endpoint's). Raises `ProviderUnavailableError` (try again later), `ProviderInputError` or a `ProviderError`.
+        """
         limit_s = min(self.endpoint.timeout_s, self.endpoint.timeout_s if timeout_s is None else timeout_s)
         ended_by_s = time.monotonic() + limit_s
         try:
@@ -292,3 +292,62 @@ class ModelApi:
             added: dict[str, Any] = {name: getattr(counts, name) + number for name, number in more.items()}
             added["problem"] = counts.problem if problem is None else problem
             self._counts = msgspec.structs.replace(counts, **added)
+
+
+def pause_s(attempt: int) -> float:
+    """Return the pause after attempt 0, 1, ...: .25 s, doubled each time to at most 8 s, times a random .5 to 1."""
+    longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 16))
+    return random.uniform(longest_s / 2, longest_s)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float:
+    """Return the seconds in the header Retry-After, a number or a date, at most an hour; 0 without one.
+
+    >>> retry_after_s({"retry-after": "2.5"}), retry_after_s({"retry-after": "soon"})
+    (2.5, 0.0)
+    """
+    text = headers.get("retry-after", "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(text)
+        except ValueError:
+            return 0.0
+        seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return min(max(0.0, seconds), _LONGEST_RETRY_AFTER_S) if math.isfinite(seconds) else 0.0
+
+
+class Circuit:
+    """Rejects calls for a while after three consecutive failures, and then admits one as a probe. Thread-safe.
+
+    The pause doubles from 1 s to a minute. It is longer if the provider requests that.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._closed_again_at_s = 0.0
+
+    def admit(self) -> float:
+        """Return 0 to admit a call, or the seconds until the next may be sent."""
+        now_s = time.monotonic()
+        with self._lock:
+            waits_s = self._closed_again_at_s - now_s
+            if waits_s <= 0 and self._failures >= _FAILURES:
+                self._closed_again_at_s = now_s + self._open_s()  # other calls wait for the result of this one
+            return max(0.0, waits_s)
+
+    def succeeded(self) -> None:
+        with self._lock:
+            self._failures, self._closed_again_at_s = 0, 0.0
+
+    def failed(self, asked_s: float = 0.0) -> None:
+        """Record a failed call, after which the provider requested a pause of `asked_s`."""
+        with self._lock:
+            self._failures += 1
+            open_s = self._open_s() if self._failures >= _FAILURES else 0.0
+            self._closed_again_at_s = max(self._closed_again_at_s, time.monotonic() + max(open_s, asked_s))
+
+    def _open_s(self) -> float:
+        return min(_OPEN_LONGEST_S, _OPEN_S * 2.0 ** min(self._failures - _FAILURES, 16))

@@ -15,11 +15,10 @@ _KEY = re.compile(r"\$\{(\w+)\}")
 
 
 class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The API of a provider.
+    """The API of a provider. A call may take `timeout_s` in total, unless it has a shorter limit of its own.
 
-    `setting` is its table in the settings, and `provider` its name in errors. `key` refers to an
-    environment variable, as in `${OPENAI_API_KEY}`, or is empty. It is sent in the header `key_header`, after
-    `key_scheme`. A call may take `timeout_s` in total, unless it has a shorter limit of its own.
+    `setting` is its table in the settings, and `provider` its name in errors. `key` refers to an environment variable,
+    as in `${OPENAI_API_KEY}`, or is empty. It is sent in the header `key_header`, after `key_scheme`.
     """
 
     setting: str
@@ -58,7 +57,6 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_url(setting: str, url: str) -> None:
-    """Raise `SettingsError` for an invalid URL."""
     try:
         parts = urlsplit(url)
         is_usable = bool(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)

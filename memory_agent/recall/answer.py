@@ -68,7 +68,6 @@ class Answer(NamedTuple):
     memories: tuple[RetrievedMemory, ...]
 
     def showing(self, memories: Sequence[RetrievedMemory]) -> Answer:
-        """Return this answer restricted to `memories`, in their order."""
         places = {memory.record.id: place for place, memory in enumerate(self.memories)}
         shown = [places[memory.record.id] for memory in memories if memory.record.id in places]
         own = tuple(self.memories[place] for place in shown)
@@ -133,7 +132,6 @@ def _failed(view: View, slots: Slots) -> int:
 
 
 def _named(found: Candidates, search: Search, place: int, occurring: _Occurrences) -> list[int]:
-    """Return the rows of all memories to read in order to present one memory of the answer."""
     own = int(found.rows[place])
     if not search.query.is_explained:
         return [own]
@@ -257,7 +255,6 @@ class _Presented(NamedTuple):
         }
 
     def _repeats(self, place: int) -> dict[str, object] | None:
-        """Return the explanation of the requests folded into a memory, or None if there are none."""
         folded = self.found.folded[place]
         if not folded.size:
             return None

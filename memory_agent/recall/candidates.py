@@ -95,7 +95,6 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def learned(self) -> Scores:
-        """The part of the scores (n,) that comes from learning."""
         return self.association + self.shift
 
     @cached_property
@@ -107,7 +106,6 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def answers(self) -> Places:
-        """The places of the leaders that are not former requests."""
         answers: Places = self.leaders[self.requests[self.leaders] == 0]
         return answers
 
@@ -194,7 +192,6 @@ def groups_of(view: View, slots: Slots) -> Slots:
 
 
 def newest(search: Search, slots: Slots) -> Slots:
-    """Return the `slots` from before the reference time, newest first."""
     times_us = search.view.times_us[slots]
     past = times_us <= microseconds(search.query.reference_time, "reference_time")
     return slots[past][np.argsort(-times_us[past], kind="stable")]

@@ -127,7 +127,6 @@ class _Entries:
         self._count = count
 
     def add(self, entry: str) -> bool:
-        """Add `entry` if it fits, and return whether it did."""
         tokens = self._tokens(entry)
         if self.tokens + tokens > self._room:
             return False
@@ -187,7 +186,6 @@ def age_of_memory(memory: RetrievedMemory, now: datetime) -> str:
 
 
 def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
-    """Return the origin of another user's memory, or None for one of the user's own."""
     return memory.shared if memory.tier == "global" else None
 
 
@@ -379,7 +377,6 @@ def _add_memories(
 
 
 def _common_steps(result: RecallResult) -> str:
-    """Return the entry with the steps that runs have in common, or "" if there are none."""
     common = ((result.shared_steps, "that worked share"), (result.failed_steps, "that failed did and others did not"))
     lines = []
     for steps, what in common:

@@ -114,7 +114,6 @@ def _hits(wanted: _Wanted, folded: Sequence[str], language: str) -> dict[int, st
 
 
 def _best_passage(wanted: Mapping[str, int], part: _Part) -> _Passage:
-    """Return the best passage among those that are centred on a hit or start with its sentence."""
     if part.size <= _PASSAGE_WORDS:
         first = next(iter(part.hits))
         return _Passage(_scores(wanted, part.hits, [first])[first][0], 0, part)

@@ -37,8 +37,6 @@ class QueryVector(msgspec.Struct, frozen=True):
 
 
 class AskedVector(msgspec.Struct, frozen=True):
-    """A query that an embedder is embedding."""
-
     text: str
     pending: Pending[EmbeddedQuery]
     embedder: LazyEmbedder

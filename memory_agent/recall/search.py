@@ -82,7 +82,6 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether the score uses vectors, words and neighbours."""
         return self.query.mode == "hybrid" and self.cosines is not None
 
     @property
@@ -224,7 +223,6 @@ def scanned(
 
 
 def _where(filter: MemoryFilter | None) -> Where:
-    """Return the conditions of a filter that an index can evaluate."""
     if filter is None:
         return EVERYTHING
     named = (filter.session_id, filter.run_id, filter.channel_id, filter.agent_id)

@@ -48,7 +48,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from memory_agent.recall.candidates import Candidates, groups_of, newest, scored
@@ -120,7 +119,6 @@ def _with_answers(found: Candidates, search: Search) -> Candidates:
 
 
 def _above_floor(scores: Scores) -> Scores:
-    """Return by how much each score (n,) exceeds the floor, or 0 if it does not."""
     place = max(scores.size - _FLOOR - 1, 0)
     floor = float(np.partition(scores, place)[place]) if scores.size else 0.0
     above: Scores = np.maximum(scores - floor, 0.0)
@@ -244,7 +242,6 @@ def with_relevance(found: Candidates, search: Search) -> Candidates:
 
 
 def with_kinds(found: Candidates, search: Search) -> Candidates:
-    """Add what candidates of the kinds that the query asks for gain, and their relevance."""
     asked = search.asked
     if asked is None:
         return found
@@ -276,7 +273,6 @@ def _best_of(groups: Slots, values: Scores) -> Scores:
 
 
 def without_irrelevant(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates that are sufficiently relevant or that past use vouches for."""
     is_irrelevant = (found.relevance < search.query.min_relevance) & ~found.vouched
     return found.take(~is_irrelevant) if is_irrelevant.any() else found
 
@@ -332,7 +328,8 @@ def with_past_use(found: Candidates, past_use: PastUse) -> Candidates:
     gained = np.zeros(found.rows.shape)
     if used.size:
         places = places[used]
-        own = _own(found.total, used)
+        own, best = found.total[used], float(found.total.max())
+        own = np.maximum(own / best, 0.0) if best > 0 else np.zeros(own.shape)
         support = np.minimum(reached.support[places], 1.0)
         gained[used] = settings.association * reached.amounts[places] * own + settings.recurrence * support
     if settings.prior:
@@ -341,16 +338,9 @@ def with_past_use(found: Candidates, past_use: PastUse) -> Candidates:
 
 
 def shifts(vectors: Embedding, past_use: PastUse) -> Scores:
-    """Return what memories with `vectors` (p, d) gain from the adapted query (p,)."""
     along = vectors.dot(past_use.adaptation.direction).astype(np.float64)
     found: Scores = past_use.scale * past_use.settings.shift * along
     return found
-
-
-def _own(totals: Scores, places: npt.NDArray[np.intp]) -> Scores:
-    """Return the scores at `places` divided by the best score, 0 to 1."""
-    best, own = float(totals[totals.argmax()]), totals[places]
-    return np.maximum(own / best, 0.0) if best > 0 else np.zeros(own.shape)
 
 
 def with_outcomes(found: Candidates, search: Search) -> Candidates:

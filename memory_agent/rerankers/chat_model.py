@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ANSWER_BYTES = 1 << 20
 SERVERS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
-"""The usual URL of each protocol."""
+"""Each protocol's usual URL."""
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
@@ -41,8 +41,6 @@ class _ChatUsage(msgspec.Struct):
 
 
 class _Completion(msgspec.Struct):
-    """An answer to a chat completion."""
-
     choices: list[_Choice]
     usage: _ChatUsage | None = None
 
@@ -68,8 +66,6 @@ class _MessageUsage(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    """An answer of Anthropic's messages."""
-
     content: list[_Block]
     usage: _MessageUsage | None = None
 

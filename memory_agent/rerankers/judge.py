@@ -11,21 +11,27 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from memory_agent.errors import InvalidSelectionError, ModelError, SettingsError
+from memory_agent.errors import (
+    InvalidSelectionError,
+    ModelError,
+    ProviderError,
+    ProviderUnavailableError,
+    SettingsError,
+)
 from memory_agent.rerankers.chat_model import SERVERS, ChatModel, endpoint_of
-from memory_agent.rerankers.own_function import SETTING, OwnFunction
 from memory_agent.rerankers.protocol import Reranker, Selection, Snippet
 from memory_agent.settings import JudgeSettings, import_named
 from relay.log import log
 
-Fault = Literal["judge_unavailable", "judge_timeout", "judge_invalid"]
-"""Why there is no selection: an error, a timeout, or an invalid reply."""
+Fault = Literal["judge_unavailable", "judge_timeout", "judge_invalid"]  # an error, a timeout, or an invalid reply
 
+_SETTING = "judge.server"  # may name a function
 _OF_REQUEST = ("model", "messages", "system", "stream")
 _USD = 1_000_000_000  # counted in billionths
 
@@ -60,7 +66,6 @@ class Judge:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a reranker."""
         return self._reranker is not None
 
     def use(self, reranker: Reranker | None) -> None:
@@ -135,6 +140,46 @@ class Judge:
         return {f"judge.{name}": count for name, count in counts.items() if count}
 
 
+class OwnFunction:
+    """Calls a function, given as it is or as MODULE:NAME, within a time limit. Thread-safe.
+
+    A function cannot be stopped, so it runs in its own thread and is abandoned after the timeout. It counts towards
+    `judge.at_once` until it returns.
+    """
+
+    def __init__(self, function: Reranker | str, at_once: int) -> None:
+        """Import nothing yet. At most `at_once` calls run at a time."""
+        self._function = function
+        self._slots = threading.BoundedSemaphore(at_once)
+
+    def __call__(self, query: str, candidates: Sequence[Snippet], most: int, timeout_s: float) -> Selection:
+        """As `Reranker`. Raises `ProviderError`, `ProviderUnavailableError` and `SettingsError`."""
+        function = import_named(_SETTING, self._function) if isinstance(self._function, str) else self._function
+        if not self._slots.acquire(blocking=False):
+            raise ProviderUnavailableError("judge", "earlier calls have not returned (judge.at_once)")
+        outcome = SimpleQueue[Selection | Exception]()
+
+        def call() -> None:
+            try:
+                outcome.put(function(query, candidates, most, timeout_s))
+            except Exception as error:  # noqa: BLE001 - raised in the waiting thread
+                outcome.put(error)
+            finally:
+                self._slots.release()
+
+        threading.Thread(target=call, name="reranker", daemon=True).start()
+        try:
+            found = outcome.get(timeout=timeout_s)
+        except Empty:
+            raise ProviderUnavailableError("judge", f"the function did not return within {timeout_s:.3g} s") from None
+        if isinstance(found, Exception):
+            raise ProviderError("judge", type(found).__name__) from found  # its message may contain memories
+        return found
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 def open_reranker(settings: JudgeSettings) -> ChatModel | OwnFunction | None:
     """Return the reranker of the settings, without connecting or importing anything; the caller closes it."""
     if settings.server == "off":
@@ -143,13 +188,10 @@ def open_reranker(settings: JudgeSettings) -> ChatModel | OwnFunction | None:
 
 
 def check_judge(settings: JudgeSettings, deadline_ms: float) -> None:
-    """Raise `SettingsError` for a judge that cannot be called, and for settings that contradict each other.
-
-    `deadline_ms` is `recall.deadline_ms`.
-    """
+    """Raise `SettingsError` for a judge that cannot be called, and for settings that contradict each other."""
     if settings.server == "off":
         return
-    _check_server(settings) if settings.server in SERVERS else import_named(SETTING, settings.server)
+    _check_server(settings) if settings.server in SERVERS else import_named(_SETTING, settings.server)
     for name in ("most", "fallback"):
         if getattr(settings, name) > settings.candidates:
             raise SettingsError(f"judge.{name}", f"is more than judge.candidates ({settings.candidates})")

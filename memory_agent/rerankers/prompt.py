@@ -29,8 +29,6 @@ helps, select none. Reply with JSON alone: the numbers of the memories and, if n
 
 
 class Prompt(NamedTuple):
-    """The system message and the user message."""
-
     system: str
     user: str
 
@@ -55,10 +53,10 @@ def prompt_of(query: str, candidates: Sequence[Snippet], most: int) -> Prompt:
 
 
 def schema_of(most: int) -> dict[str, Any]:
-    """Return the JSON schema of a reply about `most` memories. It names all of them, so that it never changes.
+    """Return the JSON schema of a reply about `most` memories.
 
-    Providers compile each new schema, which takes seconds. Bounds of lists and strings are not in it, because some
-    providers reject them.
+    It names all of them, because providers compile each new schema. Bounds of lists and strings are not in it, because
+    some providers reject them.
     """
     name = {"type": "string", "enum": [_name(place) for place in range(most)]}
     fields = {"selected": {"type": "array", "items": name}, "notes": {"type": "string"}}

@@ -134,7 +134,6 @@ def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
 
 
 def _early(unit: str, length: timedelta) -> timedelta:
-    """Return how long before its end a unit counts as complete."""
     return length / 2 if unit in _ROUNDED else timedelta(0)
 
 

@@ -165,7 +165,6 @@ def is_dated(match: Match) -> bool:
 
 
 def shifted(calendar: Calendar, number: str, unit: str, sign: int) -> Span:
-    """Return the time `number` units before (`sign` -1) or after the calendar's moment."""
     near, far = (calendar.shifted([(n, unit_of(unit))], sign) for n in count(number))
     return Span(min(near.since, far.since), max(near.until, far.until))
 
@@ -217,7 +216,6 @@ def _tonight(_: Match, calendar: Calendar) -> list[Span]:
 
 
 def _weekend(_: Match, calendar: Calendar) -> list[Span]:
-    """Return the latest weekend that has begun."""
     present = calendar.unit("weekend")
     return [present if present.since <= calendar.now else calendar.unit("weekend", -1)]
 
@@ -510,7 +508,6 @@ def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
 
 
 def _applied(group: Match, span: Span) -> Span:
-    """Return the part of `span`, or the span beside it, that a modifier selects."""
     words = {name: " ".join(value.lower().split()) for name, value in group.groupdict().items() if value}
     if "part" in words:
         return windows.part_of_day(span, words["part"])

@@ -44,8 +44,6 @@ _JOINT = compiled(r"\s?[-–—]\s?| (?P<word>to|and|until|till|through|thru) (?
 
 
 class Reading(NamedTuple):
-    """A time that the text names from `start` to `end`, with its possible windows."""
-
     start: int
     end: int
     windows: tuple[Window, ...]

@@ -59,8 +59,6 @@ class Window(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A window that is bounded on both sides."""
-
     since: datetime
     until: datetime
 

@@ -136,7 +136,7 @@ def test_a_rejected_text_does_not_stop_other_texts(provider: Provider, api: Mode
 
 def test_a_cancelled_call_ends_and_leaves_the_others(provider: Provider, api: ModelApi) -> None:
     provider.then(hang, answer({"a": 1}))
-    call = api.begin("/embed", {}, Body)
+    call = api.run(lambda: api.ask("/embed", {}, Body))
     ended = threading.Event()
     call.call_when_done(lambda _: ended.set())
     call.cancel()
@@ -150,7 +150,7 @@ def test_a_cancelled_call_ends_and_leaves_the_others(provider: Provider, api: Mo
 
 def test_closing_ends_the_calls_in_progress(provider: Provider, api: ModelApi) -> None:
     provider.then(hang)
-    call = api.begin("/embed", {}, Body)
+    call = api.run(lambda: api.ask("/embed", {}, Body))
     api.close()
     with pytest.raises(ProviderUnavailableError, match="closed"):
         call.result()
