@@ -3,7 +3,7 @@
 Read `lesson` first, the input of the learner, then `learner`, which combines the parts: `reasoning_bank` and
 `association` (memories used by similar requests), `instant` (a small adapter), `prior` and `quality`. `gate` decides
 whether the learner may act, using evidence from `comparison` and `interleaving`. The package never logs and never reads
-a clock.
+a clock. Arrays of another shape than documented raise `ShapeError`.
 """
 
 from __future__ import annotations

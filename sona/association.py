@@ -84,7 +84,7 @@ class UsageAssociation:
         """Add or replace a lesson: its request `x`, (d,) of unit length, and the memories used with their credits.
 
         Returns False, and removes the lesson, when it has no credited use, no positive weight, or a value that is not
-        finite. A repeated memory keeps its highest credit. Raises `ShapeError`.
+        finite. A repeated memory keeps its highest credit.
         """
         self._check(x)
         if len(used) != len(credits):
@@ -101,10 +101,7 @@ class UsageAssociation:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of a lesson; a weight of 0 or less removes the lesson.
-
-        Returns False, and changes nothing, for an unknown lesson or a weight that is not finite.
-        """
+        """Set the weight of a lesson; 0 removes it. Return False for an unknown lesson or an infinite weight."""
         place = self._place(number)
         if place is None or not np.isfinite(weight):
             return False
@@ -126,13 +123,13 @@ class UsageAssociation:
         return True
 
     def similarities(self, x: Array | Vector) -> Array:
-        """Return the cosine of `x`, (d,), to each lesson's request, (n,), by ascending number. Raises `ShapeError`."""
+        """Return the cosine of `x`, (d,), to each lesson's request, (n,), by ascending number."""
         self._check(x)
         cosines: Vector = self._room[: len(self)].dot(x.astype(np.float32, copy=False))
         return cosines.astype(np.float64)
 
     def reach(self, x: Array | Vector) -> Reached:
-        """Return the memories used for requests like `x`, (d,); empty if `x` is not finite. Raises `ShapeError`."""
+        """Return the memories used for requests like `x`, (d,); empty if `x` is not finite."""
         return self.reach_by(self.similarities(x))
 
     def reach_by(self, cosines: Array) -> Reached:

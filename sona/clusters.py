@@ -41,10 +41,7 @@ class Clusters:
 
 
 def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Array | None = None) -> Clusters:
-    """Cluster weighted points, (n, d) of unit length, into `k` clusters, or fewer if there are fewer distinct points.
-
-    The same input and seed give bit-identical results. Raises `ShapeError`.
-    """
+    """Cluster weighted points, (n, d) of unit length, into at most `k` clusters, bit-identically for the same seed."""
     points, counted, rows = _points(x, weights)
     centres = _plus_plus(points, counted, k, np.random.default_rng(seed))
     labels = _nearest(points, centres)
@@ -60,7 +57,7 @@ def average_linkage(x: Array | Vector, threshold: float, weights: Sequence[float
     """Merge points, (n, d) of unit length, into clusters with a weighted mean cosine of at least `threshold`.
 
     Repeatedly merges the two most similar clusters, choosing the lowest rows on a tie. Takes O(n^2) memory and O(n^3)
-    time, 0.3 s for 512 points. Raises `ShapeError`.
+    time, 0.3 s for 512 points.
     """
     points, counted, rows = _points(x, weights)
     labels = np.arange(len(points))

@@ -35,7 +35,7 @@ class ElasticWeights:
         return self._held.copy()
 
     def observe(self, gradients: Array) -> None:
-        """Add the gradients of single samples, (s, p), except those that are not finite. Raises `ShapeError`."""
+        """Add the gradients of single samples, (s, p), to the importance, except those that are not finite."""
         if gradients.ndim != 2 or gradients.shape[1] != len(self._held):
             raise ShapeError(len(self._held), gradients.shape)
         finite = gradients[np.isfinite(gradients).all(axis=1)]
@@ -43,31 +43,24 @@ class ElasticWeights:
             self._importance = self._decay * self._importance + (finite**2).mean(axis=0)
 
     def anchor(self, parameters: Array) -> None:
-        """Set the anchor to these parameters, (p,). Raises `ShapeError`."""
         self._check(parameters)
         self._held = parameters.copy()
 
     def penalty(self, parameters: Array) -> float:
-        """Return the penalty for the distance from the anchor. Raises `ShapeError`."""
         self._check(parameters)
         return float(self._strength / 2 * (self._importance * (parameters - self._held) ** 2).sum())
 
     def gradient(self, parameters: Array) -> Array:
-        """Return the gradient of `penalty`, (p,). Raises `ShapeError`."""
         self._check(parameters)
         return self._strength * self._importance * (parameters - self._held)
 
     def pull(self, parameters: Array, rate: float) -> Array:
-        """Return the step to subtract, (p,): `rate` times `gradient`, limited so that it stops at the anchor.
-
-        A plain step overshoots if rate * lam * F > 1, and diverges if it is at least 2.
-        """
+        """Return the step to subtract, (p,): `rate` times `gradient`, but no further than to the anchor."""
         self._check(parameters)
         share = np.minimum(rate * self._strength * self._importance, 1.0)
         return share * (parameters - self._held)
 
     def restore(self, importance: Array, held: Array) -> None:
-        """Set `importance` and `held`, (p,) each. Raises `ShapeError`."""
         self._check(importance)
         self._check(held)
         self._importance, self._held = importance.copy(), held.copy()

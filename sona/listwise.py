@@ -25,10 +25,7 @@ HARD, RANDOM = 32, 32  # negatives per example: nearest memories, and randomly d
 
 @dataclass(frozen=True)
 class Example:
-    """A request `x`, (d,) of unit length, its `candidates`, (c, d), and their `target`, (c,), which sums to 1.
-
-    `weight` scales the loss. Raises `ShapeError`.
-    """
+    """A request `x`, (d,) of unit length, its `candidates`, (c, d), and their `target`, (c,), which sums to 1."""
 
     x: Array | Vector
     candidates: Array | Vector
@@ -43,10 +40,7 @@ class Example:
 def contrast(
     x: Array | Vector, used: Array | Vector, credits: Sequence[float], others: Array | Vector, weight: float = 1.0
 ) -> Example:
-    """Return an example that prefers `used`, (k, d), weighted by their credits, to `others`, the negatives.
-
-    Raises `ShapeError`.
-    """
+    """Return an example that prefers `used`, (k, d), weighted by their credits, to `others`, the negatives."""
     shares = np.asarray(credits, dtype=np.float64)
     if used.ndim != 2 or others.ndim != 2 or len(used) != len(shares) or used.shape[1:] != others.shape[1:]:
         raise ShapeError(len(x), used.shape)
@@ -85,8 +79,7 @@ def negatives(
     """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `HARD` nearest, then `RANDOM` random rows.
 
     Leaves out the rows `used`, rows with a cosine above `NEIGHBOUR` to a used row, and the rows `excluded` (the
-    memories of near-identical requests), so it may return fewer. The same seed gives the same rows. Raises
-    `ShapeError`.
+    memories of near-identical requests), so it may return fewer. The same seed gives the same rows.
     """
     if memories.ndim != 2 or memories.shape[1] != len(x):
         raise ShapeError(len(x), memories.shape)

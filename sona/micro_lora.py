@@ -44,8 +44,7 @@ class MicroLora:
     def __init__(self, ndim: int, ewc: ElasticWeights | None = None, seed: int = 0) -> None:
         """Start as the identity for requests of shape (ndim,). `ewc` must have 4 * ndim parameters.
 
-        `seed` determines the order of training, and the second direction of A if the examples span only one. Raises
-        `ShapeError`.
+        `seed` determines the order of training, and the second direction of A if the examples span only one.
         """
         self._ndim = ndim
         self._seed = seed
@@ -69,7 +68,7 @@ class MicroLora:
         return float(np.sqrt(max(largest, 0.0)))
 
     def adapt(self, x: Array | Vector) -> Array:
-        """Move and normalise `x`, (d,) of unit length, if it is finite. Raises `ShapeError`."""
+        """Move and normalise `x`, (d,) of unit length, if it is finite."""
         if x.shape != (self._ndim,):
             raise ShapeError(self._ndim, x.shape)
         down, up = self._matrices()
@@ -81,11 +80,11 @@ class MicroLora:
         return moved / length if length > _TINY else request
 
     def loss(self, examples: Sequence[Example]) -> Array:
-        """Return the unweighted loss of each example, (s,). Raises `ShapeError`."""
+        """Return the unweighted loss of each example, (s,)."""
         return losses(self._moved(self._requests(examples))[0], examples)[0]
 
     def gradients(self, examples: Sequence[Example]) -> Array:
-        """Return the gradient of the weighted loss of each example, (s, p). Raises `ShapeError`."""
+        """Return the gradient of the weighted loss of each example, (s, p)."""
         requests = self._requests(examples)
         pulls = self._pulls(requests, examples)
         down, up = self._matrices()
@@ -95,10 +94,7 @@ class MicroLora:
         return np.concatenate([by_down.reshape(len(requests), -1), by_up.reshape(len(requests), -1)], axis=1)
 
     def step(self, examples: Sequence[Example]) -> bool:
-        """Take one gradient step of `STEP_RATE` on these examples, with the EWC pull.
-
-        Skips examples with a gradient that is not finite; returns False if none is left. Raises `ShapeError`.
-        """
+        """Take one step of `STEP_RATE` on the finite gradients, with the EWC pull; return False if there are none."""
         self._initialise(examples)
         gradient = self._mean_gradient(examples)
         if gradient is None:
@@ -109,7 +105,7 @@ class MicroLora:
         return True
 
     def train(self, examples: Sequence[Example], rounds: int = 4) -> None:
-        """Train for `rounds` epochs of Adam with the EWC penalty, then update it. Slow. Raises `ShapeError`."""
+        """Train for `rounds` epochs of Adam with the EWC penalty, then update the penalty. Slow."""
         self._initialise(examples)
         adam = _Adam(self._parameters.size)
         rng = np.random.default_rng(self._seed)

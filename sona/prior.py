@@ -55,10 +55,7 @@ class MemoryPrior:
         return self._kinds.total(kind) / count if count else _START
 
     def theta(self, memory: int, kind: str) -> float:
-        """Return the expected quality of a run of `kind` that uses `memory`, regardless of the number of observations.
-
-        It is between 0 and 1 if only runs of this kind used the memory.
-        """
+        """Return the expected quality of a run of `kind` that uses `memory`, whatever the number of observations."""
         return self.mean(kind) + self._lift(memory)
 
     def lift(self, memory: int, enough: int = ENOUGH) -> float:

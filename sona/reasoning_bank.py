@@ -61,8 +61,7 @@ class ReasoningBank:
     ) -> Self:
         """Return the bank of these exemplars, x (n, d) and y (n, d), with distinct numbers in any order.
 
-        The same input gives a bit-identical bank. Leaves out exemplars that `add` would reject. Raises `ShapeError`,
-        also if there are more exemplars than `reserve`.
+        The same input gives a bit-identical bank. Leaves out exemplars that `add` would reject.
         """
         bank = cls(x.shape[-1], bandwidth, ridge, reserve)
         if x.ndim != 2 or y.shape != x.shape or not len(numbers) == len(weights) == len(x):
@@ -92,10 +91,10 @@ class ReasoningBank:
         return self._weights[: self._count].copy()
 
     def add(self, number: int, x: Array | Vector, y: Array | Vector, weight: float) -> bool:
-        """Add or replace an exemplar: the request `x`, (d,), and its answer `y`, (d,).
+        """Add or replace an exemplar: the request `x`, (d,), and its answer `y`, (d,). O(n^2 + n d).
 
         Returns False, and removes the exemplar, when the bank is full, the weight is below `LEAST_WEIGHT`, or a value
-        is not finite. O(n^2 + n d). Raises `ShapeError`.
+        is not finite.
         """
         self._check(x)
         self._check(y)
@@ -113,10 +112,7 @@ class ReasoningBank:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of an exemplar; a weight below `LEAST_WEIGHT` removes the exemplar. O(n^2 + n d).
-
-        Returns False, and changes nothing, for an unknown exemplar or a weight that is not finite.
-        """
+        """Set the weight of an exemplar, as `add` would. Return False for an unknown one or an infinite weight."""
         place = self._place(number)
         if place is None or not np.isfinite(weight):
             return False
@@ -139,16 +135,12 @@ class ReasoningBank:
         return True
 
     def similarities(self, x: Array | Vector) -> Array:
-        """Return the cosine of `x`, (d,), to each exemplar's request, (n,). Raises `ShapeError`."""
+        """Return the cosine of `x`, (d,), to each exemplar's request, (n,)."""
         self._check(x)
         return self._requests[: self._count] @ x.astype(np.float64)
 
     def shift(self, x: Array | Vector) -> Array:
-        """Return the uncapped shift of the request `x`, (d,).
-
-        It is scaled by the cosine to the nearest past request: zero up to .2, full from .6 on. It is zero if `x` is not
-        finite. Raises `ShapeError`.
-        """
+        """Return the uncapped shift of `x`, (d,): zero up to a nearest cosine of .2, full from .6 on."""
         self._check(x)
         return self.shift_by(self.similarities(x) if np.isfinite(x).all() else np.zeros(self._count))
 

@@ -36,16 +36,12 @@ _ADVICE = {
 
 
 class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The verified inputs of an embedder.
-
-    `graph` is a path, because the engine retains bytes for the session's lifetime, or bytes if the cache is not
-    writable.
-    """
+    """The verified inputs of an embedder."""
 
     model: Model
     scheme: Scheme
     kernels: str
-    graph: Path | bytes
+    graph: Path | bytes  # bytes if the cache is not writable; the engine retains them for the session's lifetime
     tokenizer: bytes
 
 

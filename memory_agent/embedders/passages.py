@@ -119,10 +119,7 @@ def _words(names: Sequence[str], said: Sequence[str], spans: Ints) -> Words:
 def _said(
     text: str, tokens: Tokens, count: int, stop_words: Callable[[Iterable[str]], frozenset[str]]
 ) -> tuple[list[str], Ints]:
-    """Return the folded content words in the first `count` tokens of `text`, in order, with their token positions.
-
-    The words that `stop_words` returns are omitted, unless there are no others.
-    """
+    """Return the folded words in the first `count` tokens, without stop words if there are others, and their tokens."""
     end = int(tokens.spans[:count, 1].max(initial=0))
     text = text[: end + LONGEST_WORD + 1]  # later words are beyond these tokens, and a text may be megabytes long
     edges = list(accumulate(map(len, pieces(text))))  # ends of alternating gaps and words

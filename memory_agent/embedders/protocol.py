@@ -30,19 +30,15 @@ ByteProgress = Callable[[str, int, int], None]  # called with (file, bytes done,
 
 
 class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of vectors. `scheme` is int8 or float32; `runtime` names the engine, kernels, graph and truncation.
-
-    `words` is the version of the passages and word bits, and `prefixes` identifies the prefixes of queries and
-    passages; each is "" if there are none.
-    """
+    """The origin of vectors."""
 
     model: str
     model_sha256: str
-    scheme: str
-    runtime: str
+    scheme: str  # int8 or float32
+    runtime: str  # names the engine, kernels, graph and truncation
     ndim: int
-    words: str = ""
-    prefixes: str = ""
+    words: str = ""  # the version of the passages and word bits, if any
+    prefixes: str = ""  # identifies the prefixes of queries and passages, if any
 
     @property
     def stamp(self) -> str:
@@ -52,10 +48,7 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words_stamp(self) -> str:
-        """The identifier to store with further passages and word bits, or "" if the embedder computes none.
-
-        Stored passages and bits with a different stamp are rebuilt or ignored.
-        """
+        """The identifier to store with further passages and word bits, or "" if the embedder computes none."""
         return f"{self.words}|{self.stamp}" if self.words else ""
 
 
@@ -70,10 +63,7 @@ def is_of_server(stamp: str) -> bool:
 
 
 def comparable(stamp: str, other: str) -> bool:
-    """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes.
-
-    int8 and float32 vectors of one model are comparable (cosine .99 for the same text).
-    """
+    """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes, any scheme."""
     return _weights_and_ndim(stamp) == _weights_and_ndim(other)
 
 
@@ -159,10 +149,7 @@ class Embedder(Protocol):
         ...
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the (d,) vector of `text`, ahead of all bulk work.
-
-        Raises `EmbedderUnavailableError` after `timeout_s`.
-        """
+        """Return the (d,) vector of `text`, ahead of bulk work, or raise `EmbedderUnavailableError` at `timeout_s`."""
         return self.begin_query(text, timeout_s).result()
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:

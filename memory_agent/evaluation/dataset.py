@@ -24,15 +24,11 @@ _ANSWER = ("chat.assistant_msg", "text")
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to remember. `session` groups items. Without a timestamp, an item gets the time at which it is ingested.
-
-    `role` is the author of an episode. An item with a `type` is an event of this type with this `payload`, and has
-    neither kind nor role.
-    """
+    """A text to remember. An item with a `type` is an event of this type with this `payload`, without kind and role."""
 
     id: str
     text: str
-    timestamp: datetime | None = None
+    timestamp: datetime | None = None  # None: when it is ingested
     session: str | None = None
     kind: Kind = "episode"
     role: Role = "user"
@@ -41,20 +37,15 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and the items that answer it, each with a grade of 1 or more.
-
-    `id` is unique in the dataset. A question without `relevant` items is not asked. Questions of the same `group` are
-    not independent; without groups, neither are questions of the same user. `outside_session` is the session that the
-    question comes from; its items are excluded from the answer.
-    """
+    """A question, and the items that answer it, each with a grade of 1 or more. Without any, it is not asked."""
 
     id: str
     text: str
     category: str
     relevant: dict[str, int]
     asked_at: datetime | None = None
-    group: str = ""
-    outside_session: str | None = None
+    group: str = ""  # questions of a group, or else of a user, are not independent
+    outside_session: str | None = None  # the session that the question comes from, which no answer may contain
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,16 +67,12 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
-    """One input. `digest` is the SHA-256 of the files.
-
-    `main_categories` are usually reported separately. If there are any, the session recall over all questions counts
-    questions without evidence as answered, by convention.
-    """
+    """One input. `digest` is the SHA-256 of the files."""
 
     name: str
     digest: str
     histories: tuple[History, ...]
-    main_categories: tuple[str, ...] = ()
+    main_categories: tuple[str, ...] = ()  # if any, the session recall counts questions without evidence as answered
 
     def only(self, users: Collection[str]) -> Dataset:
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))

@@ -19,12 +19,7 @@ Averages = dict[str, float | None]  # by cutoff: "1", "5", …
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Averages over the `questions` with evidence; questions without evidence are not asked.
-
-    `session_recall_at_all` is the session recall over all questions, where those without evidence count as answered. It
-    is None for datasets without this convention. Fields ending in `_shown` count only shown items, not their
-    duplicates.
-    """
+    """Averages over the `questions` with evidence. Fields ending in `_shown` ignore the duplicates of shown items."""
 
     questions: int
     questions_without_evidence: int
@@ -34,7 +29,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     session_recall_at: Averages
     session_ndcg_at: Averages
     session_mrr: float | None
-    session_recall_at_all: Averages | None
+    session_recall_at_all: Averages | None  # questions without evidence count as answered; None without this convention
     recall_at_shown: Averages
     ndcg_at_shown: Averages
     mrr_shown: float | None
@@ -44,12 +39,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(Figures, frozen=True, kw_only=True):
-    """The averages over all questions, with sizes and timings.
-
-    `took_s` is the time from the first publish until all events are recallable, `memories` the number of memories at
-    that time, and `recall_ms` the latency that callers see. `answers_short_of_sessions` counts answers with fewer than
-    10 sessions although the history has more; for these, session recall at 10 is a lower bound.
-    """
+    """The averages over all questions, with sizes and timings."""
 
     dataset: str
     mode: Mode
@@ -58,14 +48,14 @@ class Report(Figures, frozen=True, kw_only=True):
     conversations: int
     events: int
     memories: int
-    took_s: float
+    took_s: float  # from the first publish until all events are recallable
     events_per_s: float
     evidence_unmatched: int
     degraded_answers: int
-    answers_short_of_sessions: int
+    answers_short_of_sessions: int  # with fewer than 10 sessions, although the history has more
     main_categories: dict[str, Figures]
     by_category: dict[str, Figures]
-    recall_ms: dict[str, float | None]
+    recall_ms: dict[str, float | None]  # the latency that callers see
 
 
 def summarise(run: Run) -> Report:

@@ -24,11 +24,7 @@ FORMAT = "memory-agent-results/1"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's input and configuration. `digest` is the SHA-256 of the input, and `users` lists its users.
-
-    `settings` contains the settings that affect ranking, or is None for a daemon that was already running. `left_out`
-    lists the ids of questions without evidence.
-    """
+    """A run's input and configuration."""
 
     format: str
     dataset: str
@@ -39,15 +35,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     embedded: bool
     version: str
     model: str | None
-    settings: dict[str, Any] | None
-    left_out: tuple[str, ...]
+    settings: dict[str, Any] | None  # those that affect ranking; None for a daemon that was already running
+    left_out: tuple[str, ...]  # the ids of questions without evidence
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One question: the ranked items with their sessions, the relevant items with grades, and the metrics.
-
-    `same` lists the duplicates merged into each item; metrics named `shown_…` ignore them. `group`: see `Question`.
-    """
+    """One question: the ranked items with their sessions, the relevant items with grades, and the metrics."""
 
     id: str
     user: str
@@ -57,7 +50,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metrics: dict[str, float]
     took_ms: float
     degraded: tuple[str, ...]
-    same: dict[str, Ranked] = {}
+    same: dict[str, Ranked] = {}  # the duplicates merged into each item
     group: str = ""
 
 

@@ -97,10 +97,7 @@ class Prepared:
 
 
 def without_echoes(settings: Settings) -> Settings:
-    """Return the settings with `recall.echo_minutes` 0. In a trial, an item with a question's words is an answer.
-
-    Otherwise, items without a timestamp would be recent enough to count as echoes.
-    """
+    """Return the settings without echoes: in a trial, an item with a question's words is an answer."""
     return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
 
 

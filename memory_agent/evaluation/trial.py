@@ -165,18 +165,14 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how. Without `data_dir`, a temporary folder is used.
-
-    Users are named `PREFIX-NAME`, by default with the dataset's name as the prefix. The metrics measure the ranking, so
-    by default an answer may contain memories of any relevance.
-    """
+    """What to measure, and how. By default, an answer may contain memories of any relevance, to measure the ranking."""
 
     dataset: Dataset
     settings: Settings
     mode: Mode
     top_k: int
-    data_dir: Path | None = None
-    prefix: str = ""
+    data_dir: Path | None = None  # None: a temporary folder
+    prefix: str = ""  # of the names of users; the dataset's name by default
     min_relevance: float = 0.0
     timeout_s: float = 1800.0
 
@@ -190,16 +186,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """The results of carrying out a plan.
-
-    `took_s` is the time from the first event until all are recallable, and `memories` the number of memories at that
-    time. `settings_known` is False for a daemon that was already running, with its own settings.
-    """
+    """The results of carrying out a plan."""
 
     plan: Plan
     answers: tuple[Answer, ...]
-    took_s: float
+    took_s: float  # from the first event until all are recallable
     memories: int
     model: str | None
     embedded: bool
-    settings_known: bool = True
+    settings_known: bool = True  # False for a daemon that was already running

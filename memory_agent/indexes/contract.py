@@ -36,19 +36,14 @@ class Entry(NamedTuple):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a store that an index reflects.
-
-    `opening` names the opening of the store by which the index was last changed; a later opening has a greater name.
-    `applied` is the last change that the index includes. While it is being filled, `filled` is the last row that was
-    copied, and `applied` is the change at which the filling began; otherwise `filled` is None.
-    """
+    """The state of a store that an index reflects."""
 
     lineage: str
     stamp: str
     ndim: int
-    applied: int
-    filled: int | None = None
-    opening: str = ""
+    applied: int  # the last change that the index includes or, while it is being filled, the one at which that began
+    filled: int | None = None  # the last row that was copied, while it is being filled
+    opening: str = ""  # the opening of the store that last changed the index; a later one has a greater name
 
     def is_of(self, other: Position) -> bool:
         """Whether both are of the same store, model and width."""

@@ -31,10 +31,7 @@ LEAST_LIST = 4  # the size of an answer from which naming all of it credits none
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named every memory of a recall's answer.
-
-    `count`: how many memories the run named. `named`: the rows of those that still exist.
-    """
+    """Return whether a run named every memory of an answer: `count` memories, of which the rows `named` still exist."""
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 
@@ -191,10 +188,7 @@ class WordCounts(Protocol):
     def memories(self) -> int: ...
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
-        """Return the number of memories that contain each of `words` (lower case, no accents) in any inflection.
-
-        Words missing from the result have a count of 0.
-        """
+        """Return the number of memories with each of `words` (folded) in any inflection, without zeros."""
         ...
 
 

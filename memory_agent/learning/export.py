@@ -72,10 +72,7 @@ def _is_sound_note(note: RecallNote) -> bool:
 
 
 def import_runs(batch: Batch, data: bytes) -> int:
-    """Add the exported runs that this store does not contain, in the order in which they ended; return their number.
-
-    Raises `InvalidInputError` before anything is written.
-    """
+    """Add the runs that this store lacks; return their number. Raises `InvalidInputError` before any write."""
     export = read_export(data)
     rows = {row: here for row, id_ in export.ids.items() if (here := batch.row_of_id(id_)) is not None}
     # A forgotten run is not restored.

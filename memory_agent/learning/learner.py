@@ -281,10 +281,7 @@ def load_learner(store: Store) -> Learner | None:
 
 
 def look_at_learner(folder: Path, key: UserKey | None) -> str | None:
-    """Return the store lineage of the saved learner, or None if none is saved. Read-only.
-
-    Raises `DamagedStateError` if its checksum or version does not match, or if it cannot be read.
-    """
+    """Return the store lineage of the saved learner, if any. Read-only. Raises `DamagedStateError`."""
     try:
         kept = _read(folder / LEARNER_FILE, key)
         checkpoint.whole_body(kept.state)

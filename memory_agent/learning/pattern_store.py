@@ -30,15 +30,12 @@ from memory_agent.storage.view import View
 
 @dataclass(frozen=True, eq=False)
 class RunHistory:
-    """The newest runs: the `numbers` of all, and those that may form patterns, both as stored and as `PastRun`.
-
-    `is_whole`: whether every request has its vector. `rows` contains the memories of each run's steps, by run id.
-    """
+    """The newest runs: the `numbers` of all, and those that may form patterns, both as stored and as `PastRun`."""
 
     numbers: frozenset[int]
     stored: Mapping[int, StoredTrajectory]
     runs: Sequence[PastRun]
-    is_whole: bool = True
+    is_whole: bool = True  # whether every request has its vector
     rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def numbers_of(self, pattern: Pattern) -> tuple[int, ...]:

@@ -48,22 +48,18 @@ _TITLE_CHARS = 80
 
 @dataclass(frozen=True, eq=False)
 class PastRun:
-    """An ended run. `vector` (d,) is the embedding of its request, `objective`. `quality` is its latest quality.
-
-    `steps` are the titles or texts of its steps, in order, and `result` is the text of its end. `used` contains the ids
-    of the memories that it used.
-    """
+    """An ended run."""
 
     id: str
     objective: str
-    vector: npt.NDArray[np.float32]
+    vector: npt.NDArray[np.float32]  # (d,), of `objective`
     session_id: str | None
     ended_at: datetime
     outcome: Outcome
     quality: float
-    steps: tuple[str, ...] = ()
-    used: tuple[str, ...] = ()
-    result: str = ""
+    steps: tuple[str, ...] = ()  # titles or texts, in order
+    used: tuple[str, ...] = ()  # ids of memories
+    result: str = ""  # the text of the end
 
 
 StepVectors = Callable[[PastRun], Embedding | None]
@@ -213,10 +209,7 @@ class _Learned(msgspec.Struct):
 
 
 def words_without_figures(record: MemoryRecord) -> str:
-    """Return the text of a pattern without counts, times and qualities, or "" if its runs share no steps.
-
-    If the memory was not built from runs, returns its whole text.
-    """
+    """Return the text of a pattern of runs without counts, times and qualities, or another memory's text."""
     try:
         learned = msgspec.convert(record.metadata, _Learned)
     except msgspec.ValidationError:
@@ -299,10 +292,7 @@ def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[Sha
 def steps_of_failed_alone(
     failed: Sequence[RunSteps], others: Sequence[RunSteps], least: float = SAME_STEP
 ) -> list[SharedStep]:
-    """Return the steps that at least two and at least half of the failed runs took, but none of `others`.
-
-    The most frequent steps come first. Empty if `others` is empty, because there is nothing to compare with.
-    """
+    """Return the steps that two, and half, of the failed runs took and no other run did, most frequent first."""
     failed = [run for run in failed if run.steps][:MOST_COMPARED]
     others = [run for run in others if run.steps][:MOST_COMPARED]
     if len(failed) < _LEAST_SHARING or not others:

@@ -103,10 +103,7 @@ class ModelApi:
         self._is_closed = False
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Future[Answer]:
-        """Run a coroutine, which may call `ask` repeatedly, in the loop; return without waiting.
-
-        Cancelling the future closes the connection.
-        """
+        """Run a coroutine, which may call `ask`, without waiting. Cancelling the future closes its connection."""
         future = Future[Answer]()
         ended = self._unavailable("was closed")
         tasks: list[asyncio.Task[None]] = []

@@ -75,17 +75,13 @@ class Answer(NamedTuple):
 
 
 class _Occurrences(NamedTuple):
-    """A memory and its duplicates: how many there are, the first and last time, and the rows of the newest.
-
-    `newest` has one row more than the maximum number of origins. `failed` counts the failed runs of these memories and
-    of the former requests folded into them.
-    """
+    """A memory and its duplicates: how many there are, the first and last time, and the rows of the newest."""
 
     number: int
     first_us: int
     last_us: int
-    newest: list[int]
-    failed: int
+    newest: list[int]  # one more than the maximum number of origins
+    failed: int  # failed runs of these memories and of the former requests folded into them
 
 
 def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:

@@ -107,13 +107,11 @@ class Met(NamedTuple):
 
 
 class _Compared(NamedTuple):
-    """The query's words, their similarities (q, n) to each memory's nearest word (NaN if unknown), and whether it has
-    them.
-    """
+    """The query's words, and how memories match them."""
 
     words: tuple[str, ...]
-    similarities: Scores
-    has: Mask
+    similarities: Scores  # (q, n), to each memory's nearest word; NaN if unknown
+    has: Mask  # (q, n)
 
 
 def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = REACH) -> Met:

@@ -115,23 +115,16 @@ _GENERAL = _pattern(_IN_GENERAL)
 
 
 class Asked(NamedTuple):
-    """The kinds that a query asks for, and the memories (n,) that are of as many of them as any memory.
-
-    `is_general`: the query names nothing else, except a time. `is_latest`: it asks for the newest, or it names neither
-    a time nor anything else.
-    """
+    """The kinds that a query asks for, and the memories (n,) that are of as many of them as any memory."""
 
     kinds: frozenset[AskedKind]
     members: Mask
-    is_general: bool
-    is_latest: bool
+    is_general: bool  # the query names nothing else, except a time
+    is_latest: bool  # it asks for the newest, or names neither a time nor anything else
 
 
 def asked_of(query: Query, words: Sequence[str], dates: Sequence[str], view: View, mask: Mask | None) -> Asked | None:
-    """Return what a query with these `words` asks of the memories in `mask` (n,), or None if no kind.
-
-    `dates` are the phrases of the query that name times.
-    """
+    """Return what a query with these `words` and `dates` asks of the memories in `mask` (n,), or None if no kind."""
     text = fold(query.text[: _MOST_CHARS + 1])
     for phrase in dates:
         text = text.replace(fold(phrase), " ")

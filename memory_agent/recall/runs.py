@@ -120,10 +120,7 @@ def _quality(run: SimilarRun) -> float:
 
 
 def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates without those that only repeat the request of a run, if the answer contains runs.
-
-    They are retained only if the answer would otherwise have free places.
-    """
+    """Return the candidates without those that only repeat a run's request, as far as others fill the answer."""
     if not search.query.runs:
         return found
     with search.store.snapshot() as snapshot:

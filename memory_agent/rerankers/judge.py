@@ -37,14 +37,11 @@ _USD = 1_000_000_000  # counted in billionths
 
 
 class Verdict(NamedTuple):
-    """A selection, or the reason why there is none, and the increments of the memory's counters.
-
-    `problem` describes the fault and its fix; it contains no text of a query, a memory or a reply.
-    """
+    """A selection, or the reason why there is none, and the increments of the memory's counters."""
 
     selection: Selection | None
     fault: Fault | None = None
-    problem: str = ""
+    problem: str = ""  # contains no text of a query, a memory or a reply
     is_cached: bool = False
     counts: Mapping[str, int] = MappingProxyType({})
 

@@ -10,15 +10,11 @@ import msgspec
 
 
 class Snippet(msgspec.Struct, frozen=True):
-    """A memory that is offered to a reranker.
-
-    `text` is one line with the title and the best passage, at most `judge.snippet_chars` characters long. `score` is
-    the score in the ranking so far; higher is better. `timestamp` is when it happened.
-    """
+    """A memory that is offered to a reranker."""
 
     id: str
-    text: str
-    score: float
+    text: str  # one line with the title and the best passage, at most `judge.snippet_chars` characters long
+    score: float  # in the ranking so far; higher is better
     timestamp: datetime
 
 

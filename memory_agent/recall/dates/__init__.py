@@ -56,12 +56,9 @@ _ROUNDED = frozenset({"year", "month", "week"})  # to the nearest whole number; 
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time in UTC that a query names. `since` is inclusive, `until` is exclusive; at most one is None (open).
+    """A span of time in UTC that a query names. `since` is inclusive, `until` exclusive; at most one is None (open)."""
 
-    `phrase` is `query[start:end]`: the words as written, including the preposition.
-    """
-
-    phrase: str
+    phrase: str  # query[start:end]
     start: int
     end: int
     since: datetime | None
@@ -106,10 +103,7 @@ def are_general(words: Iterable[str]) -> bool:
 
 
 def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
-    """Return a line such as `last week = 2026-11-09 … 2026-11-15`, in `zone`.
-
-    Spans of whole days are shown as dates, including the last day; other spans are shown to the minute.
-    """
+    """Return a line such as `last week = 2026-11-09 … 2026-11-15`, in `zone`, with times unless it has whole days."""
     since, until = (None if time is None else time.astimezone(zone) for time in (span.since, span.until))
     in_days = all(time is None or (time.hour, time.minute, time.second) == (0, 0, 0) for time in (since, until))
     shown = "%Y-%m-%d" if in_days else "%Y-%m-%d %H:%M"

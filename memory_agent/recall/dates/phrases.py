@@ -119,17 +119,12 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 
 
 class Kind(NamedTuple):
-    """The contexts and modifiers that a kind of phrase allows.
+    """The contexts and modifiers that a kind of phrase allows."""
 
-    `prepositions` are those that make a bare phrase a time; a kind without them is always a time. `floats`: a phrase
-    without a year takes the year of the range that it begins. `is_day`: whether the phrase may have a time of day.
-    `is_long`: whether a modifier may select a part ("early March").
-    """
-
-    prepositions: frozenset[str] = frozenset()
-    floats: bool = False
-    is_day: bool = False
-    is_long: bool = False
+    prepositions: frozenset[str] = frozenset()  # make a bare phrase a time; without them it always is one
+    floats: bool = False  # without a year, the phrase takes that of the range that it begins
+    is_day: bool = False  # may have a time of day
+    is_long: bool = False  # may have a modifier that selects a part ("early March")
 
 
 _KINDS = {

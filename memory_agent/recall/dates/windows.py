@@ -182,10 +182,7 @@ def part_of_day(day: Span, name: str) -> Span:
 
 
 def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
-    """Return the hour that begins at a clock time ("3pm"), or, if it has minutes ("15:30"), 15 minutes on either side.
-
-    With `begin`, return the span from `begin` to the clock time.
-    """
+    """Return the hour of a clock time ("3pm"), 15 minutes around one with minutes, or the span from `begin` to it."""
     moment = parse(clock, default=day.since)
     if begin is not None:
         return Span(parse(begin, default=day.since), moment)
