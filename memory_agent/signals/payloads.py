@@ -159,12 +159,12 @@ def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:
     return None
 
 
-def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX_FIELD_CHARS) -> str | None:
-    """Return the text or integer called `name` as text cut to `limit`, or None. Raises `NotTextError`."""
+def read_name(objects: Sequence[Mapping[str, Any]], name: str) -> str | None:
+    """Return the text or integer called `name` as text of at most 256 characters, or None. Raises `NotTextError`."""
     value = read_value(objects, name)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT64:
         value = str(value)
-    return clean(value, name)[:limit] or None if isinstance(value, str) else None
+    return clean(value, name)[:_MAX_FIELD_CHARS] or None if isinstance(value, str) else None
 
 
 def small_fields(objects: Sequence[Mapping[str, Any]], without: frozenset[str]) -> dict[str, Any]:

@@ -43,22 +43,16 @@ Places = npt.NDArray[np.int64]
 
 
 class Source(Protocol):
-    """The engine for candidates, and the store for the vectors themselves."""
+    """The engine for candidates, and the store for the vectors themselves (`IndexFollower`)."""
 
     @property
     def is_approximate(self) -> bool: ...
 
-    def nearest(self, query: Embedding, limit: int, where: Where, timeout_s: float | None) -> Hits:
-        """Return the nearest passages. Raises `IndexUnusableError`, and `IndexUnavailableError`, also if it is late."""
-        ...
+    def nearest(self, query: Embedding, limit: int, where: Where, timeout_s: float | None) -> Hits: ...
 
-    def vectors(self, rows: Rows) -> Embedding:
-        """Return the stored vectors (m, d) of the first passages, or zeros for a row without a vector."""
-        ...
+    def vectors(self, rows: Rows) -> Embedding: ...
 
-    def further(self, rows: Rows) -> list[Embedding]:
-        """Return the stored vectors (p - 1, d) of each row's further passages."""
-        ...
+    def further(self, rows: Rows) -> list[Embedding]: ...
 
 
 class IndexedView:

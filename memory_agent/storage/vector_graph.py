@@ -107,7 +107,7 @@ class VectorGraph:
                 self._thread.start()
 
     def search(self, query: npt.NDArray[np.int8], limit: int) -> tuple[Slots, Mask] | None:
-        """Return the approximately nearest slots to `query` (d,), and the held slots; None if it cannot now."""
+        """Return the slots nearest to `query` (d,) and all slots in the graph, or None if it is busy or fails."""
         if not self.is_ready:
             return None
         with holding(self._using, _PATIENCE_S) as is_held:

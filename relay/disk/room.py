@@ -29,14 +29,14 @@ def means_no_room(message: str, folder: Path) -> bool:
     return os.strerror(errno.EIO) in message and not has_room(folder)
 
 
-def has_room(folder: Path, size_bytes: int = _LITTLE_BYTES) -> bool:
-    """Whether a file of `size_bytes` would fit in `folder`; True if this is unknown."""
+def has_room(folder: Path) -> bool:
+    """Whether a file of 16 MiB would fit in `folder`; True if this is unknown."""
     try:
         free = free_bytes(folder)
-        if free is not None and free < size_bytes:
+        if free is not None and free < _LITTLE_BYTES:
             return False
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            _allocate(file.fileno(), size_bytes)
+            _allocate(file.fileno(), _LITTLE_BYTES)
     except OSError as error:
         return not says_no_room(error)
     return True

@@ -50,7 +50,7 @@ class Admission:
             return error
 
     def suspects(self, admitted: Iterable[tuple[bytes, Admitted]], source: str) -> list[Suspect]:
-        """Return masked quarantine entries for malformed events. Those of forbidden users belong to nobody."""
+        """Return masked quarantine entries for malformed events, except those of users that the key does not permit."""
         mask = self.masker.data
         return [
             Suspect(mask(data), outcome.code, mask(str(outcome).encode()).decode(), source)

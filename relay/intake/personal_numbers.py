@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -101,10 +101,8 @@ _CARD = (
 )
 
 
-def _phone(
-    pattern: str, literals: tuple[str, ...], check: Callable[[str], bool] = _may_be_called, *, at_literal: bool = True
-) -> SecretFormat:
-    return SecretFormat("phone", literals, re.compile(pattern), at_literal=at_literal, check=check)
+def _phone(pattern: str, literals: tuple[str, ...], *, at_literal: bool = True) -> SecretFormat:
+    return SecretFormat("phone", literals, re.compile(pattern), at_literal=at_literal, check=_may_be_called)
 
 
 PERSONAL_FORMATS: tuple[SecretFormat, ...] = (

@@ -44,7 +44,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event with encrypted `name` (its id) and `sealed` content. `owner` has the key, if not `user_id`."""
+    """An event with encrypted `name` (its id) and `sealed` content, by the key of `owner` or else of its user."""
 
     received_ms: int
     user_id: str
