@@ -6,6 +6,7 @@ be erased by its number, or together with all events of its user.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -35,20 +36,13 @@ class _NamedIds(msgspec.Struct):
 _decoder = msgspec.msgpack.Decoder(_NamedIds)
 
 
+@dataclass(frozen=True)
 class Erasure:
-    def __init__(
-        self,
-        environment: Environment,
-        retention: Retention,
-        quarantine: Quarantine,
-        sealing: Sealing,
-        reading: Reading,
-    ) -> None:
-        self._environment = environment
-        self._retention = retention
-        self._quarantine = quarantine
-        self._sealing = sealing
-        self._reading = reading
+    environment: Environment
+    retention: Retention
+    quarantine: Quarantine
+    sealing: Sealing
+    reading: Reading
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False, limit: int = 20_000) -> Erased:
         """Erase the selected events among the next `limit` candidates, in one transaction. Durable on return.
@@ -56,17 +50,14 @@ class Erasure:
         Repeat with `after_seq` set to `next_after` until `next_after` is None. The last part also erases the selected
         quarantine entries.
         """
-        if dry_run:
-            with self._environment.read() as transaction:
-                return self._part(transaction, wanted, now, limit, dry_run=True)
-        with self._environment.write() as transaction:
-            return self._part(transaction, wanted, now, limit, dry_run=False)
+        with self.environment.read() if dry_run else self.environment.write() as transaction:
+            return self._part(transaction, wanted, now, limit, dry_run=dry_run)
 
     def _part(self, transaction: Transaction, wanted: Erasable, now: datetime, limit: int, *, dry_run: bool) -> Erased:
         found: list[tuple[int, AnyEvent]] = []
         examined, after = 0, wanted.after_seq
         candidates = {seq for seq in wanted.system_seqs if seq > after}
-        candidates.update(self._reading.seqs_of(transaction, wanted.user_id, after))
+        candidates.update(self.reading.seqs_of(transaction, wanted.user_id, after))
         for seq in sorted(candidates):
             if examined >= limit:
                 break
@@ -91,7 +82,7 @@ class Erasure:
         if wanted.everything:
             return True
         try:
-            event = self._sealing.open_event(number_key(seq), stored)
+            event = self.sealing.open_event(number_key(seq), stored)
         except EncryptionKeyMissingError:
             return False
         return event is not None and _is_named(event, wanted)
@@ -100,15 +91,15 @@ class Erasure:
         self, transaction: Transaction, found: list[tuple[int, AnyEvent]], quarantined: list[int], now: datetime
     ) -> None:
         for seq, stored in found:
-            self._retention.delete_one(transaction, seq, stored, now)
+            self.retention.delete_one(transaction, seq, stored, now)
         for entry_id in quarantined:
-            self._quarantine.remove(transaction, entry_id)
+            self.quarantine.remove(transaction, entry_id)
         if found or quarantined:
             add_to_counter(transaction, "uncompacted", len(found) + len(quarantined))
 
     def _quarantined(self, transaction: Transaction, wanted: Erasable) -> list[int]:
         found, after = [], 0
-        while page := self._quarantine.after(transaction, after, _PAGE):
+        while page := self.quarantine.after(transaction, after, _PAGE):
             found += [entry.id for entry in page if _is_wanted_entry(entry, wanted)]
             after = page[-1].id
         return found

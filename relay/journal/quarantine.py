@@ -70,7 +70,7 @@ class Quarantine:
         return entry_id
 
     def after(self, transaction: Transaction, after: int, limit: int) -> list[QuarantineEntry]:
-        pairs = islice(transaction.scan("quarantine", number_key(after + 1)), limit)
+        pairs = islice(transaction.scan("quarantine", number_key(after + 1)), max(limit, 0))
         return [self._opened(key, value) for key, value in pairs]
 
     def get(self, transaction: Transaction, entry_id: int) -> QuarantineEntry | None:
