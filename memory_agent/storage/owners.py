@@ -23,7 +23,6 @@ from relay import (
     ON_BEHALF_OF,
     SYSTEM_USER,
     EventLimits,
-    EventTooLargeError,
     MalformedEventError,
     QuarantineEntry,
     decode_mapping,
@@ -115,7 +114,7 @@ def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
         return None
     try:
         told = decode_mapping(entry.data, EventLimits(max_bytes=len(entry.data)))
-    except (MalformedEventError, EventTooLargeError):
+    except MalformedEventError:
         return None
     if not isinstance(told, dict) or told.get("user_id") != SYSTEM_USER:
         return None

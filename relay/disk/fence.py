@@ -110,26 +110,22 @@ class OwnerLock(WriterLock):
         A `library` does not wait. A `host` waits for another host, and takes over after `takeover_after_s`. Raises
         `in_use` with the owner, and `failed` for an `OSError`.
         """
-        with _system_errors(folder, errors):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return cls._acquire(folder, role, errors, takeover_after_s)
-
-    @classmethod
-    def _acquire(cls, folder: Path, role: Role, errors: ErrorFamily, takeover_after_s: float) -> OwnerLock:
         path = folder / _LOCK_FILE
         waiting_for, deadline = None, 0.0
-        while (descriptor := _try_lock(path)) is None:
-            owner = _read_owner(path)
-            if not _may_wait(role, owner):
-                raise errors.in_use(str(folder), str(owner or "another process"))
-            if (holder := _inode(path)) != waiting_for:
-                waiting_for, deadline = holder, time.monotonic() + takeover_after_s
-            if time.monotonic() >= deadline and (lock := cls._take_over(path, waiting_for, errors)):
-                return lock
-            time.sleep(_POLL_S)
-        last = _decode_owner(os.pread(descriptor, _OWNER_BYTES, 0))
-        lock = cls(folder, role, descriptor, last.epoch if last else 0, errors)
-        lock._begin(lock._owner())
+        with _system_errors(folder, errors):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            while (descriptor := _try_lock(path)) is None:
+                owner = _read_owner(path)
+                if not _may_wait(role, owner):
+                    raise errors.in_use(str(folder), str(owner or "another process"))
+                if (holder := _inode(path)) != waiting_for:
+                    waiting_for, deadline = holder, time.monotonic() + takeover_after_s
+                if time.monotonic() >= deadline and (lock := cls._take_over(path, waiting_for, errors)):
+                    return lock
+                time.sleep(_POLL_S)
+            last = _decode_owner(os.pread(descriptor, _OWNER_BYTES, 0))
+            lock = cls(folder, role, descriptor, last.epoch if last else 0, errors)
+            lock._begin(lock._owner())
         return lock
 
     @classmethod

@@ -42,9 +42,7 @@ class Collector:
         )
         self.endpoints = self._socket.endpoints
         self._journal = journal
-        self._max_batch = settings.max_batch
-        self._max_batch_bytes = settings.max_batch_bytes
-        self._max_lag = settings.max_lag
+        self._settings = settings
         self._admission = admission
         self._principal = Principal("pub", settings.pub_user or None, frozenset({Scope.PUBLISH}))
         self._source = source_name("pub", "", self._principal)
@@ -66,13 +64,13 @@ class Collector:
     def _journal_batch(self, wait_s: float) -> bool:
         if not self._pending:
             now = datetime.now(UTC)
-            messages = self._socket.receive(self._max_batch, self._max_batch_bytes, wait_s)
+            messages = self._socket.receive(self._settings.max_batch, self._settings.max_batch_bytes, wait_s)
             self._pending = [self._admit(frames, now) for frames in messages]
             self._counts["pub_received"] += len(messages)
         if not self._pending:
             return False
         try:
-            self._journal.require_read(self._max_lag)
+            self._journal.require_read(self._settings.max_lag)
         except ConsumerBehindError:
             self._counts["pub_dropped"] += len(self._pending)
             self._pending = []

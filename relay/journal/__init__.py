@@ -9,9 +9,8 @@ from relay.journal.copies import JournalCopy
 from relay.journal.encrypting import encrypt_journal
 from relay.journal.file import copy_journal, cursors, read_mark, require_unused, rewind, skip_numbers
 from relay.journal.journal import Appended, Journal
-from relay.journal.quarantine import Suspect
+from relay.journal.quarantine import Suspect, publisher_of, source_name
 from relay.journal.retention import RetentionReport
-from relay.journal.sources import publisher_of, source_name
 
 __all__ = [
     "Appended",

@@ -23,8 +23,8 @@ from relay.journal.entries import (
 )
 from relay.journal.file import MARK, claim_ring, open_copy, open_file, read_mark
 from relay.journal.journal import Journal
+from relay.journal.quarantine import user_of
 from relay.journal.sealing import Sealing
-from relay.journal.sources import user_of
 
 _COPIED_UNCHANGED = ("users", "consumers", "sources")
 _SIZES = (b"event_bytes", b"quarantine_bytes")

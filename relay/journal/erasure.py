@@ -17,10 +17,9 @@ from relay.disk import Environment, Transaction
 from relay.errors import EncryptionKeyMissingError, MalformedEventError
 from relay.event import decode_mapping
 from relay.journal.entries import AnyEvent, StoredEvent, add_to_counter, load_event, number_key
-from relay.journal.quarantine import Quarantine
+from relay.journal.quarantine import Quarantine, user_of_source
 from relay.journal.retention import Retention
 from relay.journal.sealing import Reading, Sealing
-from relay.journal.sources import user_of_source
 from relay.validation import SYSTEM_USER
 from relay.wire import Erasable, Erased, QuarantineEntry
 

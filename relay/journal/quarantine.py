@@ -1,7 +1,7 @@
 """The quarantine of a journal: bytes that are not an event, and events that could not be handled, with the reason.
 
-Entries are never evicted. A full quarantine rejects and counts further bytes, so that a broken emitter cannot fill the
-disk. Events of the journal (`seq`) always fit. Equal bytes from one source are stored once.
+Entries are never evicted. A full quarantine rejects and counts further bytes. Events of the journal (`seq`) always fit.
+A source is the intake or consumer that quarantined the bytes, and the user. Equal bytes of a source are stored once.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from hashlib import blake2b
 from itertools import islice
 from typing import NamedTuple
 
-from relay.access import Principal
-from relay.config import JournalSettings
+from relay.access import Principal, Scope
+from relay.config import EventLimits, JournalSettings
 from relay.disk import Transaction
-from relay.errors import EncryptionKeyMissingError, EntryDamagedError
+from relay.errors import EncryptionKeyMissingError, EntryDamagedError, MalformedEventError
+from relay.event import decode_mapping
 from relay.journal.entries import (
     StoredQuarantine,
     add_to_counter,
@@ -27,10 +28,13 @@ from relay.journal.entries import (
     number_key,
 )
 from relay.journal.sealing import Sealing
-from relay.journal.sources import source_name, user_of
+from relay.validation import SYSTEM_USER, validate_user_id
 from relay.wire import QuarantineEntry
 
 REFUSED = 0
+_OF_USER = "@"
+_OF_MEMORY = "memory:"
+_LIMITS = EventLimits(max_bytes=16 << 20)
 
 
 class Suspect(NamedTuple):
@@ -121,3 +125,31 @@ class Quarantine:
 def _digest(suspect: Suspect) -> bytes:
     what = suspect.data if suspect.seq is None else number_key(suspect.seq)
     return blake2b(what, digest_size=16, key=blake2b(suspect.source.encode(), digest_size=32).digest()).digest()
+
+
+def source_name(kind: str, name: str, principal: Principal) -> str:
+    """Return the source to store with quarantined bytes. It names the key's user."""
+    if principal.user_id is not None:
+        return f"{kind}{_OF_USER}{principal.user_id}/{name}"
+    return f"{kind}:{name}" if name else kind
+
+
+def publisher_of(source: str) -> Principal:
+    """Return the principal that publishes quarantined bytes again, from a result of `source_name`."""
+    kind, at, rest = source.partition(_OF_USER)
+    is_of_user = bool(at) and ":" not in kind
+    return Principal("quarantine", rest.partition("/")[0] if is_of_user else None, frozenset({Scope.PUBLISH}))
+
+
+def user_of_source(source: str) -> str | None:
+    """Return the user named by a source: the owner of a memory, or the user of the publishing key."""
+    return source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
+
+
+def user_of(data: bytes, source: str) -> str:
+    """Return the user whose key encrypts quarantined bytes: named by the source, else by the content, else `system`."""
+    try:
+        named = user_of_source(source) or decode_mapping(data, _LIMITS)
+        return validate_user_id(named.get("user_id") if isinstance(named, dict) else named)
+    except MalformedEventError:
+        return SYSTEM_USER
