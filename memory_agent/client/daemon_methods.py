@@ -1,20 +1,24 @@
-"""The methods that only a daemon provides. `ops/documents/clients.py` reads their signatures and docstrings."""
+"""The methods of blocking clients that an embedded `Memory` lacks. `ops/documents/clients.py` reads them, too."""
+
+# mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from memory_agent.erasure.request import ErasureReceipt
 from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEvent, RetryReport
 
 
-class DaemonMethods(Protocol):
+class DaemonMethods:
     """Methods that every daemon client has in addition to those of `Memory`.
 
     In the examples, `memory` is `MemoryClient("alice")`, `publisher` sends to the daemon's relay, and the quarantine
     has one entry: bytes that are not an event.
     """
+
+    _ask: Callable[..., Any]
 
     def status(self) -> DaemonStatus:
         """Return the state of the daemon.
@@ -22,6 +26,7 @@ class DaemonMethods(Protocol):
         >>> [part.name for part in memory.status().parts if part.state != "running"]
         []
         """
+        return self._ask("status")
 
     def metrics(self) -> str:
         """Return the daemon's figures in Prometheus' text format. Requires a key for all users with scope `metrics`.
@@ -29,6 +34,7 @@ class DaemonMethods(Protocol):
         >>> [line for line in memory.metrics().splitlines() if line.startswith("memory_agent_events_total")][0]
         'memory_agent_events_total{outcome="read"} 0.0'
         """
+        return self._ask("metrics")
 
     def address(self) -> HostAddress:
         """Wake the user and return the Ray actor that hosts it.
@@ -36,6 +42,7 @@ class DaemonMethods(Protocol):
         >>> memory.address()
         HostAddress(actor='...', namespace='...')
         """
+        return self._ask("address")
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
         """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`.
@@ -46,6 +53,7 @@ class DaemonMethods(Protocol):
         >>> memory.stats().memories
         1
         """
+        return self._ask("wait", through=through, timeout_s=timeout_s)
 
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
         """Return the user that owns a run or a session whose events are published as `system`, or None if unknown.
@@ -56,6 +64,7 @@ class DaemonMethods(Protocol):
         >>> memory.owner(run_id=run.id), memory.owner(run_id="unknown")
         ('alice', None)
         """
+        return self._ask("owner", run_id=run_id, session_id=session_id)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
         """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`.
@@ -63,6 +72,7 @@ class DaemonMethods(Protocol):
         >>> [(event.id, event.code, event.size_bytes) for event in memory.quarantined()]
         [(1, 'malformed_event', 5)]
         """
+        return self._ask("quarantined", after=after, limit=limit)
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
         """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError`.
@@ -70,6 +80,7 @@ class DaemonMethods(Protocol):
         >>> memory.retry_quarantined([1])
         RetryReport(handled=0, still_failing=1)
         """
+        return self._ask("retry_quarantined", ids=ids)
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
         """Delete the quarantined events with these ids, or all without `ids`, and count. Raises `InvalidInputError`.
@@ -77,6 +88,13 @@ class DaemonMethods(Protocol):
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])
         """
+        return self._ask("drop_quarantined", ids=ids)
+
+
+class DaemonErasure:
+    """The method of the namespace `erasure` that only a daemon has."""
+
+    _ask: Callable[..., Any]
 
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder. Requests wait, and then see an empty memory.
@@ -86,3 +104,4 @@ class DaemonMethods(Protocol):
         >>> receipt.memories, memory.stats().memories
         (1, 0)
         """
+        return self._ask("erasure.erase_user", dry_run=dry_run)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
+from memory_agent.client.daemon_methods import DaemonErasure, DaemonMethods
 from memory_agent.erasure.request import ErasureReceipt
 from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.memories import (
@@ -38,7 +39,6 @@ from memory_agent.records.shared import (
     UnpublishReceipt,
 )
 from memory_agent.records.trajectories import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
-from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEvent, RetryReport
 
 Ask = Callable[..., Any]
 """Calls a verb by the name of its method, with keyword arguments."""
@@ -317,7 +317,7 @@ class CareMethods(_Methods):
         return self._ask("care.compact")
 
 
-class ErasureMethods(_Methods):
+class ErasureMethods(DaemonErasure, _Methods):
     """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
 
     def erase(
@@ -342,18 +342,8 @@ class ErasureMethods(_Methods):
         """Erase memories that have expired under a retention rule; the receipt counts them in `by_rule`."""
         return self._ask("erasure.erase_expired", dry_run=dry_run)
 
-    def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
-        """Erase the user: memories, events, runs, learner and folder. Requests wait, and then see an empty memory.
 
-        >>> record = memory.remember("Staging needs the VPN")
-        >>> receipt = memory.erasure.erase_user()
-        >>> receipt.memories, memory.stats().memories
-        (1, 0)
-        """
-        return self._ask("erasure.erase_user", dry_run=dry_run)
-
-
-class MemoryMethods:
+class MemoryMethods(DaemonMethods):
     """The methods of `Memory`, and those that only a daemon has."""
 
     def __init__(self, ask: Ask) -> None:
@@ -493,76 +483,6 @@ class MemoryMethods:
         new memories are absent. Raises `InvalidInputError`.
         """
         return self._ask("map", limit=limit)
-
-    def status(self) -> DaemonStatus:
-        """Return the state of the daemon.
-
-        >>> [part.name for part in memory.status().parts if part.state != "running"]
-        []
-        """
-        return self._ask("status")
-
-    def metrics(self) -> str:
-        """Return the daemon's figures in Prometheus' text format. Requires a key for all users with scope `metrics`.
-
-        >>> [line for line in memory.metrics().splitlines() if line.startswith("memory_agent_events_total")][0]
-        'memory_agent_events_total{outcome="read"} 0.0'
-        """
-        return self._ask("metrics")
-
-    def address(self) -> HostAddress:
-        """Wake the user and return the Ray actor that hosts it.
-
-        >>> memory.address()
-        HostAddress(actor='...', namespace='...')
-        """
-        return self._ask("address")
-
-    def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`.
-
-        >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
-        >>> event_id = publisher.publish(event)
-        >>> memory.wait(publisher.flush().acked_through, timeout_s=30)
-        >>> memory.stats().memories
-        1
-        """
-        return self._ask("wait", through=through, timeout_s=timeout_s)
-
-    def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
-        """Return the user that owns a run or a session whose events are published as `system`, or None if unknown.
-
-        Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
-
-        >>> run = memory.runs.begin("Deploy to staging")
-        >>> memory.owner(run_id=run.id), memory.owner(run_id="unknown")
-        ('alice', None)
-        """
-        return self._ask("owner", run_id=run_id, session_id=session_id)
-
-    def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
-        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`.
-
-        >>> [(event.id, event.code, event.size_bytes) for event in memory.quarantined()]
-        [(1, 'malformed_event', 5)]
-        """
-        return self._ask("quarantined", after=after, limit=limit)
-
-    def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError`.
-
-        >>> memory.retry_quarantined([1])
-        RetryReport(handled=0, still_failing=1)
-        """
-        return self._ask("retry_quarantined", ids=ids)
-
-    def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete the quarantined events with these ids, or all without `ids`, and count. Raises `InvalidInputError`.
-
-        >>> memory.drop_quarantined(), memory.quarantined()
-        (1, [])
-        """
-        return self._ask("drop_quarantined", ids=ids)
 
     def list(
         self,

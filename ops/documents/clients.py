@@ -1,6 +1,7 @@
 """Generates the clients' methods from the table of verbs, with the signatures and docstrings of `Memory`.
 
-The asynchronous client and the protocol repeat only the first paragraph of each docstring.
+Blocking clients inherit the methods of a daemon (`daemon_methods`). The asynchronous client and the protocol repeat
+only the first paragraph of each docstring.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from memory_agent.client.daemon_methods import DaemonMethods
+from memory_agent.client.daemon_methods import DaemonErasure, DaemonMethods
 from memory_agent.memory import Memory
 from memory_agent.verbs.table import VERBS, Verb
 
@@ -44,7 +45,7 @@ def client_pages(verbs: Iterable[Verb] = VERBS) -> dict[Path, str]:
 
 def source(kind: Kind, verbs: Iterable[Verb] = VERBS) -> str:
     """Return the text of one module: a class for each namespace, then the class for the memory."""
-    chosen = [verb for verb in verbs if not verb.is_inner and (verb.is_embedded or kind != "protocol")]
+    chosen = [verb for verb in verbs if not verb.is_inner and (verb.is_embedded or kind == "async")]
     by_space: defaultdict[str, list[Verb]] = defaultdict(list)
     for verb in chosen:
         by_space[verb.method.rpartition(".")[0]].append(verb)
@@ -56,10 +57,10 @@ def source(kind: Kind, verbs: Iterable[Verb] = VERBS) -> str:
 
 
 def declared(verb: Verb) -> Callable[..., Any]:
-    """Return the `Memory` method that defines the verb's signature and docstring."""
+    """Return the method that defines the verb's signature and docstring."""
     space, _, name = verb.method.rpartition(".")
-    owner: Any = (SPACES[space] if space else Memory) if verb.is_embedded else DaemonMethods
-    function: Callable[..., Any] = getattr(owner, name)
+    of_memory, of_daemon = (SPACES[space], DaemonErasure) if space else (Memory, DaemonMethods)
+    function: Callable[..., Any] = getattr(of_memory if verb.is_embedded else of_daemon, name)
     return function
 
 
@@ -73,6 +74,8 @@ def _head(kind: Kind, imports: defaultdict[str, set[str]]) -> str:
         imports["typing"] |= {"Protocol", "runtime_checkable"}
     else:
         imports["typing"].add("Any")
+        if kind == "sync":
+            imports["memory_agent.client.daemon_methods"] = {"DaemonErasure", "DaemonMethods"}
         imports["collections.abc"] |= {"Callable"} if kind == "sync" else {"Awaitable", "Callable"}
     groups = [[module for module in imports if (module in _STANDARD) is standard] for standard in (True, False)]
     lines = [
@@ -105,7 +108,10 @@ def _import(module: str, names: set[str]) -> str:
 def _space(kind: Kind, space: str, verbs: list[Verb], imports: defaultdict[str, set[str]]) -> str:
     documentation = inspect.cleandoc(SPACES[space].__doc__ or "").partition("\n")[0]
     name = _class_name(kind, space.capitalize())
-    head = [f"class {name}({'Protocol' if kind == 'protocol' else '_Methods'}):", f'    """{documentation}"""\n']
+    bases = "Protocol" if kind == "protocol" else "_Methods"
+    if kind == "sync" and space == "erasure":
+        bases = "DaemonErasure, _Methods"
+    head = [f"class {name}({bases}):", f'    """{documentation}"""\n']
     return "\n".join(head + [_method(kind, verb, imports) for verb in verbs])
 
 
@@ -123,7 +129,7 @@ def _memory(kind: Kind, spaces: list[str], verbs: list[Verb], imports: defaultdi
             head += [f'        """{documentation}"""\n']
         return "\n".join(head + methods)
     head = [
-        f"class {_class_name(kind, 'Memory')}:",
+        f"class {_class_name(kind, 'Memory')}{'(DaemonMethods)' if kind == 'sync' else ''}:",
         '    """The methods of `Memory`, and those that only a daemon has."""\n',
         "    def __init__(self, ask: Ask) -> None:",
         "        self._ask = ask",
@@ -150,7 +156,7 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
     documentation = inspect.cleandoc(function.__doc__ or verb.summary)
     if kind != "sync":
         documentation = "\n".join(textwrap.wrap(documentation.partition("\n\n")[0], _WIDTH - len('        """"""')))
-    elif verb.is_embedded:  # the example uses an embedded memory
+    else:  # the example uses an embedded memory
         documentation = documentation.partition("\n\n>>> ")[0]
     documentation = textwrap.indent(documentation, " " * 8).strip()
     if "\n" in documentation:

@@ -22,13 +22,13 @@ from verb_examples import BAD, BAD_OF_DAEMON, Ask, Story
 
 from memory_agent import ActorMemoryProvider, AsyncMemoryClient, Memory, MemoryClient, MemoryProvider
 from memory_agent.client import in_ray
-from memory_agent.client.daemon_methods import DaemonMethods
 from memory_agent.daemon.service import Service
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.knowledge import Knowledge
 from memory_agent.verbs.protocol import HostAddress
 from memory_agent.verbs.table import BY_NAME, VERBS, Verb
+from ops.documents import clients
 from relay import BrokerSettings, RelaySettings
 
 PUBLIC = [verb for verb in VERBS if not verb.is_inner]
@@ -174,7 +174,7 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object, 
 
 @pytest.mark.parametrize("verb", PUBLIC, ids=lambda verb: verb.method)
 def test_every_door_has_one_signature(verb: Verb) -> None:
-    declared = method_of(Memory, verb) if verb.is_embedded else getattr(DaemonMethods, verb.method.rpartition(".")[2])
+    declared = clients.declared(verb)
     documented = inspect.getdoc(declared) or ""
     assert get_type_hints(declared)["return"] == (type(None) if verb.result is None else verb.result)
     for owner in CLIENTS:

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "memory_agent"))
 from served_gateway import gateway_without_ray
 
 from memory_agent import Memory, MemoryClient
-from memory_agent.client.daemon_methods import DaemonMethods
+from memory_agent.client.daemon_methods import DaemonErasure, DaemonMethods
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.eraser import Erasure
 from memory_agent.knowledge import Knowledge
@@ -204,6 +204,7 @@ WORLDS: dict[Any, World] = {
     context_block: a_memory,
     load_settings: a_memory,
     DaemonMethods: a_daemon,
+    DaemonErasure: a_daemon,
     MemoryClient.blocks: a_daemon,
     MemoryClient.shared_changes: a_daemon,
     Publisher: a_relay,
