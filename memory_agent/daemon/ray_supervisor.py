@@ -132,14 +132,11 @@ class Cluster:
         capacity: Capacity,
         secrets: ClusterSecrets | None = None,
     ) -> None:
-        """Start Ray (a few seconds), with its token and the hosts' sockets in the run folder of `layout`.
-
-        `secrets`: those of a cluster that other machines may join. Raises `UnavailableError`.
-        """
+        """`secrets`: those of a cluster that other machines may join."""
         self._run_folder = layout.run
         self._keys_folder, self._ring = settings.encryption.keys_folder, ring_file(layout.data_dir)
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
-        self._settings = encode_settings(settings)
+        self._encoded_settings = encode_settings(settings)
         self._secrets = secrets
         self._place = Place(
             data_dir=str(layout.data_dir),
@@ -147,12 +144,18 @@ class Cluster:
             shared=ipc_endpoint(shared_socket(layout.run)),
             curve=None if secrets is None else secrets.curve,
         )
-        listen = settings.cluster.listen or _LOOPBACK
-        self._shared_remotely = f"{CURVE}tcp://{listen}:{_free_port(listen)}" if secrets is not None else ""
-        self._folder = RayFolder()
+        self._listen = settings.cluster.listen or _LOOPBACK
+        self._shared_remotely = ""
+        self._folder: RayFolder | None = None
+        self._gcs_again: subprocess.Popen[bytes] | None = None
         self._started = 0
+
+    def open(self) -> None:
+        """Start Ray (a few seconds). Raises `UnavailableError`."""
         self._make_token()
-        if secrets is not None:
+        self._folder = RayFolder()
+        if self._secrets is not None:
+            self._shared_remotely = f"{CURVE}tcp://{self._listen}:{_free_port(self._listen)}"
             os.environ.update(RAY_gcs_storage="rocksdb", RAY_gcs_storage_path=str(self._folder.path / "gcs"))
         try:
             with _lean_and_on_loopback():
@@ -167,16 +170,14 @@ class Cluster:
                     logging_level="error",
                     job_config=_OwnModules(),
                     _temp_dir=str(self._folder.path),
-                    _node_ip_address=listen,
+                    _node_ip_address=self._listen,
                 )
         except Exception as error:
-            self._folder.remove()
             raise UnavailableError(f"Ray did not start: {error}") from error
 
         self._system = [child for child in psutil.Process().children() if child.name() in _SYSTEM_PROCESSES]
         self._gcs = next(process for process in self._system if process.name() == _GCS)
         self._gcs_command, self._gcs_environment = self._gcs.cmdline(), self._gcs.environ()
-        self._gcs_again: subprocess.Popen[bytes] | None = None
         self._started_gcs_s = time.monotonic()
 
     def alive(self) -> bool:
@@ -219,7 +220,7 @@ class Cluster:
             endpoints, place = host_endpoints(self._run_folder, self._started, shared=shared), self._place
             if shared:
                 endpoints = msgspec.structs.replace(endpoints, remote=self._shared_remotely)
-        actor = _RemoteHost.options(**options).remote(self._settings, place, endpoints, *self._threads)
+        actor = _RemoteHost.options(**options).remote(self._encoded_settings, place, endpoints, *self._threads)
         return ActorHost(name, endpoints, actor, node, self._place.identity if node else None)
 
     def grant(self, address: str) -> JoinGrant:
@@ -233,7 +234,7 @@ class Cluster:
             shared=self._shared_remotely,
             keys_folder=self._keys_folder,
             ring=self._ring.read_bytes() if self._ring.exists() else b"",
-            settings=self._settings,
+            settings=self._encoded_settings,
         )
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:
@@ -257,12 +258,14 @@ class Cluster:
                 async with asyncio.timeout(END_WITHIN_S):
                     await order
 
-    def stop(self) -> None:
+    def close(self) -> None:
+        """End Ray and all hosts; remove its folder. Idempotent."""
         ray.shutdown()
         if self._gcs_again is not None:
             self._gcs_again.kill()
             self._gcs_again.wait()
-        self._folder.remove()
+        if self._folder is not None:
+            self._folder.remove()
 
     def _make_token(self) -> None:
         token = ray_token(self._run_folder)
@@ -272,18 +275,17 @@ class Cluster:
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
 
 
-class RaySupervisor:
+class RaySupervisor(Cluster):
     """Runs each part as a process, which is restarted when it dies."""
 
     form: Final = "full"
 
     def __init__(self, settings: Settings, layout: Layout, secrets: ClusterSecrets | None = None) -> None:
+        self.capacity = capacity_here(settings.daemon)
+        super().__init__(settings, layout, self.capacity, secrets)
         self._settings = settings
         self._layout = layout
-        self._secrets = secrets
-        self.capacity = capacity_here(settings.daemon)
         self._relay, self._embedder = self._children()
-        self._cluster: Cluster | None = None
 
     async def start(self, progress: Callable[[str], None]) -> Endpoints:
         """Ray starts last, because it takes longest."""
@@ -292,45 +294,26 @@ class RaySupervisor:
             if isinstance(outcome, BaseException):  # raised when both have ended
                 raise outcome
         progress("Ray (this takes the longest)")
-        layout = self._layout
-        self._cluster = Cluster(self._settings, layout, self.capacity, self._secrets)
-        return relay_listens(self._relay.ready) | {"embedder": layout.embedder, "ray": self._cluster.address}
+        self.open()
+        return relay_listens(self._relay.ready) | {"embedder": self._layout.embedder, "ray": self.address}
 
     @property
     def model(self) -> str | None:
         model: str | None = self._embedder.ready.get("model")
         return model
 
-    def start_host(self, *, shared: bool = False, node: str = "") -> ActorHost:
-        assert self._cluster is not None
-        return self._cluster.start_host(shared=shared, node=node)
-
-    def grant(self, address: str) -> JoinGrant:
-        assert self._cluster is not None
-        return self._cluster.grant(address)
-
-    async def ray_nodes(self) -> dict[str, frozenset[str]]:
-        assert self._cluster is not None
-        return await self._cluster.ray_nodes()
-
-    async def end_node(self, node: str) -> None:
-        assert self._cluster is not None
-        await self._cluster.end_node(node)
-
     def parts(self) -> tuple[PartStatus, ...]:
         return self._relay.status(), self._embedder.status()
 
     async def watch(self) -> None:
         """Ray's own processes are not restarted, except the gcs of a cluster: actors would continue unsupervised."""
-        assert self._cluster is not None
-        while self._cluster.alive() or self._cluster.revive():
+        while self.alive() or self.revive():
             await asyncio.sleep(_RAY_CHECK_S)
         log.error("ray.died")
         raise UnavailableError("Ray died")
 
     async def stop(self) -> None:
-        if self._cluster is not None:
-            self._cluster.stop()
+        self.close()
         await self._embedder.stop()
         await self._relay.stop()
 

@@ -27,13 +27,14 @@ def hosts(count: int) -> dict[str, Any]:
         layout = Layout(Path(folder))
         layout.create()
         cluster = Cluster(Settings(), layout, capacity_here(Settings().daemon))
+        cluster.open()
         try:
             for _ in range(count):
                 asyncio.run(_came_and_went(cluster))
                 for role, size in _own().items():
                     own[role].append(size)
         finally:
-            cluster.stop()
+            cluster.close()
     return {role: _added(values) for role, values in sorted(own.items()) if len(values) == count}
 
 

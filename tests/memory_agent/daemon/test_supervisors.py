@@ -65,8 +65,7 @@ class Supervised:
     def cluster(self) -> Cluster:
         """The Ray of the full form."""
         assert isinstance(self.supervisor, RaySupervisor)
-        assert self.supervisor._cluster is not None
-        return self.supervisor._cluster
+        return self.supervisor
 
     def stop(self) -> None:
         """End everything."""
