@@ -23,21 +23,7 @@ from memory_agent.indexes import IndexOf
 from memory_agent.knowledge import faults_of_knowledge
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings, StoreSettings
-from memory_agent.storage.codec import (
-    StoreState,
-    Usage,
-    decode_entry,
-    decode_record,
-    name_key,
-    passages_body,
-    passages_of,
-    row_key,
-    row_number,
-    vector_body,
-    vectors_of,
-    without_checksum,
-    words_body,
-)
+from memory_agent.storage import codec
 from memory_agent.storage.derived import COLUMNS_FILE
 from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records, open_user_key
 from memory_agent.storage.folders import known_users
@@ -199,7 +185,7 @@ class RecordsCheckup(Checkup):
 
     def __init__(self, transaction: Transaction, findings: Findings, report: Report) -> None:
         super().__init__(transaction, findings, report)
-        self._state = StoreState()
+        self._state = codec.StoreState()
         self._names: dict[int, bytes] = {}  # ids of the readable records, by row
 
     def checks(self) -> Sequence[Callable[[], None]]:
@@ -225,18 +211,19 @@ class RecordsCheckup(Checkup):
     def _records(self) -> None:
         for row, value in self._rows(RECORDS):
             try:
-                record = decode_record(row, value, Usage())
-                name = name_key(record.id, "id")
+                record = codec.decode_record(row, value, codec.Usage())
+                name = codec.name_key(record.id, "id")
             except (StoreDamagedError, InvalidInputError, IndexError):
                 self.findings.add(RECORDS, UNREADABLE)
                 continue
             self._names[row] = name
             self.findings.require(self._row(IDS, name) == row, RECORDS, "is not found by its id")
             if record.event_id is not None:
-                event = name_key(record.event_id, "event_id")
+                event = codec.name_key(record.event_id, "event_id")
                 self.findings.require(self._row(EVENTS, event) == row, RECORDS, "is not found by its event")
             held = {
-                name: self.transaction.get(name, row_key(row)) is not None for name in (VECTORS, WORD_BITS, PENDING)
+                name: self.transaction.get(name, codec.row_key(row)) is not None
+                for name in (VECTORS, WORD_BITS, PENDING)
             }
             is_whole = held[VECTORS] and (held[WORD_BITS] or self._state.words_stamp is None)
             fault = "is complete but pending, or incomplete but not pending"
@@ -245,14 +232,16 @@ class RecordsCheckup(Checkup):
 
     def _vectors(self) -> None:
         ndim = self._state.ndim or 0
-        for vector in self._decoded(VECTORS, lambda row, value: vectors_of([vector_body(row, value, ndim)], ndim)[0]):
+        for vector in self._decoded(
+            VECTORS, lambda row, value: codec.vectors_of([codec.vector_body(row, value, ndim)], ndim)[0]
+        ):
             error = abs(float(np.linalg.norm(vector)) - 1)
             self.findings.require(error < _LENGTH_ERROR, VECTORS, "is not of unit length")
 
     def _passages(self) -> None:
         ndim = self._state.ndim or 0
-        read = partial(passages_body, ndim=ndim)
-        for spans, further in self._decoded(PASSAGES, lambda row, value: passages_of(read(row, value), ndim)):
+        read = partial(codec.passages_body, ndim=ndim)
+        for spans, further in self._decoded(PASSAGES, lambda row, value: codec.passages_of(read(row, value), ndim)):
             errors = np.abs(np.linalg.norm(further, axis=1) - 1)
             self.findings.require(bool((errors < _LENGTH_ERROR).all()), PASSAGES, "are not of unit length")
             self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they start")
@@ -261,9 +250,9 @@ class RecordsCheckup(Checkup):
         """Check values of which only the checksum or the size is known."""
         width = self._state.word_bytes or 0
         decoders: dict[str, Callable[[int, bytes], object]] = {
-            WORD_BITS: lambda row, value: words_body(row, value, width),
-            USAGE: lambda row, value: without_checksum(row, value, USAGE),
-            NEXT: lambda row, value: without_checksum(row, value, NEXT),
+            WORD_BITS: lambda row, value: codec.words_body(row, value, width),
+            USAGE: lambda row, value: codec.without_checksum(row, value, USAGE),
+            NEXT: lambda row, value: codec.without_checksum(row, value, NEXT),
             PENDING: lambda row, value: None,
         }
         for database, decode in decoders.items():
@@ -273,7 +262,7 @@ class RecordsCheckup(Checkup):
     def _ids(self) -> None:
         for key, value in self.walk(IDS):
             row = _row_of(value)
-            if self.transaction.get(RECORDS, row_key(row)) is None:
+            if self.transaction.get(RECORDS, codec.row_key(row)) is None:
                 self.findings.add(IDS, "refers to no record")
             elif row in self._names:
                 self.findings.require(self._names[row] == key, IDS, "refers to a record with a different id")
@@ -288,7 +277,7 @@ class RecordsCheckup(Checkup):
             kept += change > self._state.forgotten_through
             self.findings.require(change <= self._state.last_change, CHANGES, "is beyond the last change")
             try:
-                decode_entry(change, value)
+                codec.decode_entry(change, value)
             except (StoreDamagedError, IndexError):
                 self.findings.add(CHANGES, UNREADABLE)
         missing = self._state.last_change - self._state.forgotten_through - kept
@@ -297,7 +286,7 @@ class RecordsCheckup(Checkup):
     def _blobs(self) -> None:
         for _, value in self.transaction.scan(META, BLOB_PREFIX, BLOB_PREFIX[:-1] + b";"):
             try:
-                without_checksum(0, value, "blob")
+                codec.without_checksum(0, value, "blob")
             except StoreDamagedError:
                 self.findings.add(META, "a blob " + UNREADABLE)
 
@@ -331,12 +320,12 @@ class RecordsCheckup(Checkup):
         """Yield the rows and values of a database whose keys are numbers."""
         for key, value in self.walk(database):
             if self.findings.require(len(key) == _ROW_BYTES, database, "has a key that is not a number"):
-                yield row_number(key), value
+                yield codec.row_number(key), value
 
     def _decoded(self, database: str, decode: Callable[[int, bytes], _Value]) -> Iterator[_Value]:
         for row, value in self._rows(database):
             self.findings.require(
-                self.transaction.get(RECORDS, row_key(row)) is not None, database, "belongs to no record"
+                self.transaction.get(RECORDS, codec.row_key(row)) is not None, database, "belongs to no record"
             )
             try:
                 decoded = decode(row, value)
@@ -352,7 +341,7 @@ class RecordsCheckup(Checkup):
 
 def _row_of(value: bytes) -> int:
     """Return the row in a value, or 0 for a value that is too long."""
-    return row_number(value) if len(value) <= _ROW_BYTES else 0
+    return codec.row_number(value) if len(value) <= _ROW_BYTES else 0
 
 
 def _report_part(report: Report, part: str, what: str, done: int, total: int) -> None:

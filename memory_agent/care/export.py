@@ -36,21 +36,9 @@ from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
 from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.settings import Settings, StoreSettings
+from memory_agent.storage import codec
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.codec import (
-    StoreState,
-    encode_record,
-    name_key,
-    passages_body,
-    passages_of,
-    row_key,
-    row_number,
-    usage_of,
-    vector_body,
-    with_checksum,
-    words_body,
-)
 from memory_agent.storage.environment import UserKey, open_records, open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import EVENTS, PASSAGES, VECTORS, WORD_BITS, Snapshot
@@ -219,7 +207,7 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: Me
         total = sum(record.id not in of_many and passes(record, filter) for _, record in snapshot.scan())
     events: defaultdict[int, list[bytes]] = defaultdict(list)
     for key, value in transaction.scan(EVENTS):
-        events[row_number(value)].append(key)
+        events[codec.row_number(value)].append(key)
     head = Head(
         memory_agent_export=FORMAT,
         user_id=user_id,
@@ -242,13 +230,13 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: Me
         yield encode_line(None, Bodies(), events[row])
 
 
-def _bodies(transaction: Transaction, row: int, state: StoreState) -> Bodies:
+def _bodies(transaction: Transaction, row: int, state: codec.StoreState) -> Bodies:
     reads = (
-        (VECTORS, vector_body, state.ndim),
-        (PASSAGES, passages_body, state.ndim),
-        (WORD_BITS, words_body, state.word_bytes),
+        (VECTORS, codec.vector_body, state.ndim),
+        (PASSAGES, codec.passages_body, state.ndim),
+        (WORD_BITS, codec.words_body, state.word_bytes),
     )
-    found = ((transaction.get(database, row_key(row)), body, size) for database, body, size in reads)
+    found = ((transaction.get(database, codec.row_key(row)), body, size) for database, body, size in reads)
     return Bodies(*(None if value is None else body(row, value, size or 0) for value, body, size in found))
 
 
@@ -363,7 +351,7 @@ def decode_line(number: int, data: bytes, head: Head) -> Arrival:
         record = line.record if line.metadata_msgpack is None else _with_metadata(line)
         if record is not None:
             _require_storable(record)
-        events = [name_key(event, "events") for event in line.events]
+        events = [codec.name_key(event, "events") for event in line.events]
         events += [_digest(text) for text in line.event_digests]
         return record, _checked_bodies(line, head), events, _checked_attachment(line, record, head)
     except InvalidInputError as error:
@@ -373,11 +361,11 @@ def decode_line(number: int, data: bytes, head: Head) -> Arrival:
 
 
 def _require_storable(record: MemoryRecord) -> None:
-    name_key(record.id, "id")
+    codec.name_key(record.id, "id")
     if record.event_id is not None:
-        name_key(record.event_id, "event_id")
-    encode_record(0, record)
-    usage = usage_of(record)
+        codec.name_key(record.event_id, "event_id")
+    codec.encode_record(0, record)
+    usage = codec.usage_of(record)
     if min(usage.times_recalled, usage.used) < 0 or not math.isfinite(usage.reward_sum):
         raise InvalidInputError("utility", "is out of range")
     if max(usage.times_recalled, usage.used) >= 1 << 62:
@@ -403,10 +391,10 @@ def _checked_bodies(line: Line, head: Head) -> Bodies:
         raise InvalidInputError("vector", "is missing, although there are passages or words")
     try:
         if bodies.passages is not None:
-            passages_body(0, with_checksum(0, bodies.passages), ndim)
-            _require_unit("passages", passages_of(bodies.passages, ndim)[1])
+            codec.passages_body(0, codec.with_checksum(0, bodies.passages), ndim)
+            _require_unit("passages", codec.passages_of(bodies.passages, ndim)[1])
         if bodies.words is not None:
-            words_body(0, with_checksum(0, bodies.words), word_bytes)
+            codec.words_body(0, codec.with_checksum(0, bodies.words), word_bytes)
     except StoreDamagedError as error:
         raise InvalidInputError("passages or words", "have a different size than the first line specifies") from error
     return bodies

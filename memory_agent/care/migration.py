@@ -29,18 +29,10 @@ from memory_agent.indexes import IndexOf, VectorIndex, open_index
 from memory_agent.layout import Layout
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import Settings
+from memory_agent.storage import index_follower
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.environment import UserKey, has_records, open_user_key
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.index_follower import (
-    IndexFollower,
-    engine_in,
-    engine_of,
-    name_engine,
-    note_left,
-    remove_left,
-    with_key,
-)
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from relay.disk import Report
@@ -97,12 +89,12 @@ def engines_of_users(data_dir: Path, settings: Settings, users: Iterable[str]) -
         if has_records(folder):
             with suppress(EncryptionKeyMissingError):
                 try:
-                    engine = engine_in(folder, settings.store, None)
+                    engine = index_follower.engine_in(folder, settings.store, None)
                 except StoreEncryptedError:
                     key = open_user_key(settings.encryption, data_dir, one)
                     if key is None:
                         continue
-                    engine = engine_in(folder, settings.store, key)
+                    engine = index_follower.engine_in(folder, settings.store, key)
                 yield one, engine
 
 
@@ -112,10 +104,13 @@ def migrate_user(
     """Fill and verify a user's index in `engine`, switch to it, and remove the former index. Idempotent."""
     found = 1.0
     with closing(Store.open(folder, settings.store, "library", key)) as store:
-        of, former = with_key(IndexOf(settings.index, user_id, folder), store.key), engine_of(store)
+        of, former = (
+            index_follower.with_key(IndexOf(settings.index, user_id, folder), store.key),
+            index_follower.engine_of(store),
+        )
         if engine != "builtin":
-            note_left(store, engine)
-            with closing(IndexFollower(store, open_index(engine, of))) as follower:
+            index_follower.note_left(store, engine)
+            with closing(index_follower.IndexFollower(store, open_index(engine, of))) as follower:
                 follower.fill(partial(report, user_id))
                 try:
                     with store.snapshot() as snapshot:
@@ -123,10 +118,10 @@ def migrate_user(
                 except IndexUnusableError:
                     follower.index.clear()  # the next migration fills it again
                     raise
-        name_engine(store, engine)
+        index_follower.name_engine(store, engine)
         left = ""
         try:
-            remove_left(store, of)
+            index_follower.remove_left(store, of)
         except (IndexUnavailableError, IndexUnusableError) as error:
             left = f"vectors of {user_id} may remain ({error}); they are removed when the memory is opened with it"
         memories = store.counts().memories

@@ -15,6 +15,7 @@ from typing import Any
 import click
 import msgspec
 
+from memory_agent import evaluation
 from memory_agent.cli.access import note_settings
 from memory_agent.cli.command import Group, SectionedCommand, Verb, as_struct, with_options
 from memory_agent.cli.fields import field_options
@@ -22,32 +23,6 @@ from memory_agent.cli.options import Target, common_options, given
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError, UnavailableError
-from memory_agent.evaluation import (
-    FEWEST,
-    RESAMPLES,
-    SEED,
-    SHOWN,
-    UNITS,
-    Averages,
-    Comparison,
-    Dataset,
-    Figures,
-    MetricDifference,
-    Plan,
-    Report,
-    Results,
-    Unit,
-    choose_conversations,
-    read_beam,
-    read_jsonl,
-    read_locomo,
-    read_results,
-    read_swe,
-    results_file,
-    summarise,
-    write_results,
-)
-from memory_agent.evaluation import compare as compare_results
 from memory_agent.records.memories import Mode
 from memory_agent.verbs.params import RecallParams
 
@@ -104,7 +79,9 @@ class _Trial:
     results: Path | None
     compared: tuple[Path, Path] | None
 
-    def run(self, target: Target, dataset: str, source: Path | None, read: Callable[[Path], Dataset]) -> None:
+    def run(
+        self, target: Target, dataset: str, source: Path | None, read: Callable[[Path], evaluation.Dataset]
+    ) -> None:
         if self.compared:
             self._compare(dataset, source, self.compared, target.as_json)
         elif source is None:
@@ -116,8 +93,8 @@ class _Trial:
                 raise InvalidInputError(str(source), "has no question with evidence; there is nothing to measure")
             self._measure(target, data)
 
-    def _measure(self, target: Target, dataset: Dataset) -> None:
-        plan = Plan(
+    def _measure(self, target: Target, dataset: evaluation.Dataset) -> None:
+        plan = evaluation.Plan(
             dataset=dataset,
             settings=target.settings,
             mode=self.mode or target.settings.recall.mode,
@@ -129,12 +106,12 @@ class _Trial:
         )
         from memory_agent.evaluation.runs import run_embedded, run_through_daemon  # engines
 
-        with results_file(self.results) if self.results else nullcontext() as place:
+        with evaluation.results_file(self.results) if self.results else nullcontext() as place:
             with progress_bars() as progress:
                 run = run_embedded(plan, progress) if self.embedded else run_through_daemon(plan, progress)
             if place is not None:
-                write_results(run, place)
-        report = summarise(run)
+                evaluation.write_results(run, place)
+        report = evaluation.summarise(run)
         print_document(report) if target.as_json else _print_report(report, self.results)
 
     def _folder(self, target: Target) -> Path | None:
@@ -153,7 +130,7 @@ class _Trial:
         if source is not None or self.results is not None:
             raise click.UsageError("--compare cannot be combined with a data set or with --results")
         a, b = (_results_of(dataset, file) for file in compared)
-        _show_comparison(compare_results(a, b), as_json)
+        _show_comparison(evaluation.compare(a, b), as_json)
 
 
 _OPTIONS = (
@@ -236,7 +213,11 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
       memory-agent eval locomo locomo10.json --mode lexical --results lexical.jsonl
       memory-agent eval locomo --compare hybrid.jsonl lexical.jsonl
     """
-    read = read_locomo if conversations is None else lambda file: choose_conversations(read_locomo(file), conversations)
+    read = (
+        evaluation.read_locomo
+        if conversations is None
+        else lambda file: evaluation.choose_conversations(evaluation.read_locomo(file), conversations)
+    )
     trial.run(target, "locomo", file, read)
 
 
@@ -259,7 +240,7 @@ def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
       memory-agent eval beam chats/1M/3 --results chat3.jsonl
       memory-agent eval beam --compare before.jsonl after.jsonl
     """
-    trial.run(target, "beam", folder, read_beam)
+    trial.run(target, "beam", folder, evaluation.read_beam)
 
 
 @evaluate.command(cls=SectionedCommand, short_help="Observations found in an agent's runs.")
@@ -290,7 +271,7 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
       memory-agent eval swe runs.json --mode lexical --results lexical.jsonl
       memory-agent eval swe --compare before.jsonl after.jsonl
     """
-    trial.run(target, "swe", file, read_swe)
+    trial.run(target, "swe", file, evaluation.read_swe)
 
 
 @evaluate.command(cls=SectionedCommand, short_help="Records found in your own data.")
@@ -321,7 +302,7 @@ def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
       memory-agent eval jsonl mine.jsonl --results mine-hybrid.jsonl
       memory-agent eval jsonl --compare mine-hybrid.jsonl mine-vector.jsonl
     """
-    trial.run(target, "jsonl", file, read_jsonl)
+    trial.run(target, "jsonl", file, evaluation.read_jsonl)
 
 
 def _range(part: str) -> range:
@@ -332,8 +313,8 @@ def _range(part: str) -> range:
     return numbers
 
 
-def _results_of(dataset: str, file: Path) -> Results:
-    results = read_results(file)
+def _results_of(dataset: str, file: Path) -> evaluation.Results:
+    results = evaluation.read_results(file)
     if results.header.dataset != dataset:
         raise InvalidInputError(str(file), f"contains results of {results.header.dataset}, not of {dataset}")
     return results
@@ -346,7 +327,7 @@ _SHOWN_ALONE = "all, shown records only"
 Row = tuple[object, ...]
 
 
-def _print_report(report: Report, results: Path | None) -> None:
+def _print_report(report: evaluation.Report, results: Path | None) -> None:
     how = f"{report.mode}, {'embedded' if report.embedded else 'through the daemon'}"
     items = _ITEMS.get(report.dataset, "relevant items")
     print_table(f"{items} found, {how}: share among the first k, %", _report_columns(report), _item_rows(report))
@@ -358,17 +339,17 @@ def _print_report(report: Report, results: Path | None) -> None:
     print_figures("figures", _report_figures(report, results))
 
 
-def _report_columns(report: Report) -> Sequence[str]:
+def _report_columns(report: evaluation.Report) -> Sequence[str]:
     return ("questions", "number", *(f"at {k}" for k in report.recall_at), f"NDCG@{_RANKED_AT}", "MRR")
 
 
-def _item_rows(report: Report) -> list[Row]:
+def _item_rows(report: evaluation.Report) -> list[Row]:
     rows = [_score_row(name, part, part.recall_at, part.ndcg_at, part.mrr) for name, part in _parts(report)]
     shown = _score_row(_SHOWN_ALONE, report, report.recall_at_shown, report.ndcg_at_shown, report.mrr_shown)
     return [*rows, shown]
 
 
-def _session_rows(report: Report) -> list[Row]:
+def _session_rows(report: evaluation.Report) -> list[Row]:
     rows = [
         _score_row(name, part, part.session_recall_at, part.session_ndcg_at, part.session_mrr)
         for name, part in _parts(report)
@@ -384,12 +365,14 @@ def _session_rows(report: Report) -> list[Row]:
     return rows
 
 
-def _score_row(name: str, part: Figures, recall_at: Averages, ndcg_at: Averages, mrr: float | None) -> Row:
+def _score_row(
+    name: str, part: evaluation.Figures, recall_at: evaluation.Averages, ndcg_at: evaluation.Averages, mrr: float | None
+) -> Row:
     ranking = _percent(ndcg_at.get(_RANKED_AT)), "-" if mrr is None else f"{mrr:.3f}"
     return (name, part.questions, *map(_percent, recall_at.values()), *ranking)
 
 
-def _parts(report: Report) -> list[tuple[str, Figures]]:
+def _parts(report: evaluation.Report) -> list[tuple[str, evaluation.Figures]]:
     return [
         *((f"category {name}", part) for name, part in report.by_category.items() if part.questions),
         *((f"categories {name}", part) for name, part in report.main_categories.items()),
@@ -397,7 +380,7 @@ def _parts(report: Report) -> list[tuple[str, Figures]]:
     ]
 
 
-def _report_figures(report: Report, results: Path | None) -> dict[str, object]:
+def _report_figures(report: evaluation.Report, results: Path | None) -> dict[str, object]:
     return {
         "conversations": report.conversations,
         "events": f"{report.events}, memories: {report.memories}",
@@ -421,14 +404,14 @@ _DIFFERENCES = ("metric", "questions", "A", "B", "B - A", "95 % from", "to", "ab
 @evaluate.command(short_help="Compare two result files: which run is better?")
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--by", "unit", type=click.Choice(UNITS), default="question", show_default=True,
+@click.option("--by", "unit", type=click.Choice(evaluation.UNITS), default="question", show_default=True,
               help="Unit to resample.")  # fmt: skip
-@click.option("--resamples", type=click.IntRange(100, 1_000_000), default=RESAMPLES, show_default=True,
+@click.option("--resamples", type=click.IntRange(100, 1_000_000), default=evaluation.RESAMPLES, show_default=True,
               help="Number of resamples.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True,
+@click.option("--seed", type=click.IntRange(min=0), default=evaluation.SEED, show_default=True,
               help="The same seed gives the same results.")  # fmt: skip
 @common_options
-def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: int) -> None:
+def compare(target: Target, a: Path, b: Path, unit: evaluation.Unit, resamples: int, seed: int) -> None:
     """Compare two runs, question by question, from files written by --results.
 
     Uses a paired bootstrap over the common questions: the differences B - A are resampled with replacement. For each
@@ -452,11 +435,11 @@ def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: 
       memory-agent eval compare before.jsonl after.jsonl
       memory-agent eval compare before.jsonl after.jsonl --by conversation --json
     """
-    comparison = compare_results(read_results(a), read_results(b), unit, resamples, seed)
+    comparison = evaluation.compare(evaluation.read_results(a), evaluation.read_results(b), unit, resamples, seed)
     _show_comparison(comparison, target.as_json)
 
 
-def _show_comparison(comparison: Comparison, as_json: bool) -> None:
+def _show_comparison(comparison: evaluation.Comparison, as_json: bool) -> None:
     if as_json:
         print_document(comparison)
         return
@@ -471,24 +454,25 @@ def _show_comparison(comparison: Comparison, as_json: bool) -> None:
     click.echo(_caution(comparison))
 
 
-def _comparison_figures(comparison: Comparison) -> dict[str, object]:
+def _comparison_figures(comparison: evaluation.Comparison) -> dict[str, object]:
     shared = f"{comparison.questions} (only in A: {comparison.only_a}, only in B: {comparison.only_b})"
     changed: dict[str, object] = {name: f"{own} -> {other}" for name, (own, other) in comparison.changed.items()}
     figures: dict[str, object] = {"A": comparison.a, "B": comparison.b, "questions of both": shared}
     return figures | (changed or {"changed": "nothing"})
 
 
-def _without_equal(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
+def _without_equal(metrics: Sequence[evaluation.MetricDifference]) -> list[evaluation.MetricDifference]:
     """Return the metrics, omitting each metric of shown records that equals the corresponding metric of all records."""
     facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN != NaN
     return [
         metric
         for metric in metrics
-        if not metric.metric.startswith(SHOWN) or facts[metric.metric] != facts.get(metric.metric.removeprefix(SHOWN))
+        if not metric.metric.startswith(evaluation.SHOWN)
+        or facts[metric.metric] != facts.get(metric.metric.removeprefix(evaluation.SHOWN))
     ]
 
 
-def _difference_row(metric: MetricDifference) -> tuple[object, ...]:
+def _difference_row(metric: evaluation.MetricDifference) -> tuple[object, ...]:
     return (
         metric.metric,
         metric.questions,
@@ -500,8 +484,8 @@ def _difference_row(metric: MetricDifference) -> tuple[object, ...]:
     )
 
 
-def _caution(comparison: Comparison) -> str:
+def _caution(comparison: evaluation.Comparison) -> str:
     if comparison.unit == "question":
         return "by question: valid for these conversations; for others, use eval compare --by conversation"
-    few = "too few for an interval" if comparison.units < FEWEST else "few units make the interval coarse"
+    few = "too few for an interval" if comparison.units < evaluation.FEWEST else "few units make the interval coarse"
     return f"by conversation: resampled from {comparison.units}; {few}"

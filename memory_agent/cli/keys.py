@@ -9,41 +9,23 @@ from typing import NamedTuple
 import click
 import msgspec
 
+import relay
 from memory_agent.cli.command import Group, SectionedCommand, as_struct
 from memory_agent.cli.options import UNUSED, Target, options_where_user
 from memory_agent.cli.render import print_document, print_table
-from relay import (
-    ALL_SCOPES,
-    LOCAL,
-    TOKEN_FILE,
-    KeyDocument,
-    Scope,
-    StoredKey,
-    create_key,
-    curve_pair,
-    ensure_local_key,
-    person_of,
-    read_key_file,
-    read_keys,
-    revoke_key,
-    rotate_key,
-    server_pair,
-    set_person,
-    validate_group_name,
-)
 from relay.disk import write_private
 
-_OF_ALL_USERS = frozenset({Scope.JOIN, Scope.METRICS})
+_OF_ALL_USERS = frozenset({relay.Scope.JOIN, relay.Scope.METRICS})
 """Scopes that permit nothing with a key for one user."""
 
 
-def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> frozenset[Scope]:
+def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> frozenset[relay.Scope]:
     names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = sorted(set(names) - {scope.value for scope in ALL_SCOPES})
+    unknown = sorted(set(names) - {scope.value for scope in relay.ALL_SCOPES})
     if unknown or not names:
-        known = ", ".join(scope.value for scope in Scope)
+        known = ", ".join(scope.value for scope in relay.Scope)
         raise click.BadParameter(f"{', '.join(unknown) or 'nothing'} is not a scope; scopes are: {known}")
-    return frozenset(map(Scope, names))
+    return frozenset(map(relay.Scope, names))
 
 
 @click.group(cls=Group)
@@ -78,7 +60,7 @@ def keys() -> None:
 class _Rights(NamedTuple):
     """A key's scopes, the groups whose shared items it can find, and its holder."""
 
-    scopes: frozenset[Scope]
+    scopes: frozenset[relay.Scope]
     orgs: tuple[str, ...]
     tier: str | None
     person: str | None
@@ -122,15 +104,15 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
     if out is not None and out.exists():
         raise click.UsageError(f"{out} already exists; choose a different file")
     _check_person(target, rights.person, all_users)
-    ensure_local_key(target.data_dir)
-    pair = curve_pair() if curve else None
+    relay.ensure_local_key(target.data_dir)
+    pair = relay.curve_pair() if curve else None
     user_id = None if all_users else target.user_id
     orgs = frozenset(rights.orgs)
-    document = create_key(target.data_dir, name, user_id, rights.scopes, pair, orgs=orgs, tier=rights.tier)
+    document = relay.create_key(target.data_dir, name, user_id, rights.scopes, pair, orgs=orgs, tier=rights.tier)
     if rights.person is not None:
-        set_person(target.data_dir, [name], rights.person)
+        relay.set_person(target.data_dir, [name], rights.person)
     if curve:
-        document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
+        document = msgspec.structs.replace(document, server=relay.server_pair(target.data_dir, relay.curve_pair).public)
     _hand_out(target, document, out)
 
 
@@ -139,8 +121,8 @@ def _check_person(target: Target, person: str | None, all_users: bool) -> None:
         return
     if all_users:
         raise click.UsageError("--person requires --user: a key for all users belongs to no person")
-    validate_group_name("person", person)
-    known = person_of(read_keys(target.data_dir), target.user_id)
+    relay.validate_group_name("person", person)
+    known = relay.person_of(relay.read_keys(target.data_dir), target.user_id)
     if known not in (None, person):
         raise click.UsageError(
             f"the keys of {target.user_id} belong to the person {known}; to change that: memory-agent keys assign"
@@ -165,7 +147,7 @@ def assign(target: Target, names: tuple[str, ...], person: str | None, no_person
     """
     if no_person == (person is not None):
         raise click.UsageError("specify either --person NAME or --no-person")
-    changed = set_person(target.data_dir, names, person)
+    changed = relay.set_person(target.data_dir, names, person)
     if target.as_json:
         print_document([_shown(key) for key in changed])
     else:
@@ -190,23 +172,23 @@ def rotate(target: Target, name: str, out: Path | None) -> None:
       memory-agent keys rotate local
       memory-agent keys rotate conductor --out conductor.key
     """
-    if out is not None and out.exists() and read_key_file(out).id != name:
+    if out is not None and out.exists() and relay.read_key_file(out).id != name:
         raise click.UsageError(f"{out} does not contain the key {name}; choose a different file")
-    if out is not None and name == LOCAL:
+    if out is not None and name == relay.LOCAL:
         raise click.UsageError(
-            f"--out cannot be used with the key {LOCAL}, which is stored in {target.data_dir / TOKEN_FILE}"
+            f"--out cannot be used with the key {relay.LOCAL}, which is stored in {target.data_dir / relay.TOKEN_FILE}"
         )
-    document = rotate_key(target.data_dir, name, curve_pair)
+    document = relay.rotate_key(target.data_dir, name, relay.curve_pair)
     if document.public:
-        document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
-    if name == LOCAL:
-        shown = {"id": name, "file": str(target.data_dir / TOKEN_FILE)}
+        document = msgspec.structs.replace(document, server=relay.server_pair(target.data_dir, relay.curve_pair).public)
+    if name == relay.LOCAL:
+        shown = {"id": name, "file": str(target.data_dir / relay.TOKEN_FILE)}
         print_document(shown) if target.as_json else click.echo(f"rotated {name}: its token is in {shown['file']}")
     else:
         _hand_out(target, document, out)
 
 
-def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
+def _hand_out(target: Target, document: relay.KeyDocument, out: Path | None) -> None:
     encoded = msgspec.json.format(msgspec.json.encode(document), indent=1)
     if out is not None:
         write_private(out, encoded + b"\n")
@@ -230,7 +212,7 @@ def list_keys(target: Target) -> None:
     Examples:
       memory-agent keys list
     """
-    found = read_keys(target.data_dir)
+    found = relay.read_keys(target.data_dir)
     if target.as_json:
         print_document([_shown(key) for key in found])
     elif not found:
@@ -250,11 +232,11 @@ def revoke(target: Target, name: str) -> None:
     Examples:
       memory-agent keys revoke alice-laptop
     """
-    key = revoke_key(target.data_dir, name)
+    key = relay.revoke_key(target.data_dir, name)
     print_document(_shown(key)) if target.as_json else click.echo(f"revoked {key.id}")
 
 
-def _shown(key: StoredKey) -> dict[str, object]:
+def _shown(key: relay.StoredKey) -> dict[str, object]:
     return {
         "id": key.id,
         "user_id": key.user_id,
@@ -269,18 +251,18 @@ def _shown(key: StoredKey) -> dict[str, object]:
     }
 
 
-def _row(key: StoredKey) -> tuple[object, ...]:
+def _row(key: relay.StoredKey) -> tuple[object, ...]:
     holder = (key.orgs, key.tier, key.person, _kind(key))
     return (key.id, key.user_id or "all", _scope_names(key), *holder, key.created, _age_days(key), key.revoked)
 
 
-def _age_days(key: StoredKey) -> int:
+def _age_days(key: relay.StoredKey) -> int:
     return max((datetime.now(UTC) - key.created).days, 0)
 
 
-def _scope_names(key: StoredKey) -> list[str]:
+def _scope_names(key: relay.StoredKey) -> list[str]:
     return sorted(scope.value for scope in key.principal.scopes)
 
 
-def _kind(key: StoredKey) -> str:
+def _kind(key: relay.StoredKey) -> str:
     return "curve" if key.curve_public else "token"

@@ -15,18 +15,12 @@ from pathlib import Path
 
 import click
 
+from memory_agent import layout
 from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.group import SECTIONS, all_commands, cli
 from memory_agent.cli.options import UNUSED, Target, options_where_user
 from memory_agent.cli.render import counted, print_done
 from memory_agent.integrations import install_file
-from memory_agent.layout import (
-    CONFIG_VARIABLE,
-    DATA_DIR_VARIABLE,
-    KEY_FILE_VARIABLE,
-    TOKEN_VARIABLE,
-    platform_data_dir,
-)
 from memory_agent.version import VERSION
 
 _PROGRAM = "memory-agent"
@@ -34,10 +28,10 @@ _MARK = '.\\" Written by `memory-agent man`.'
 _EXAMPLES = "Examples"
 _LINE_CHARS = 72
 _VARIABLES = {
-    DATA_DIR_VARIABLE: "The data folder.",
-    CONFIG_VARIABLE: "The TOML settings file.",
-    TOKEN_VARIABLE: "The token of a key, for a daemon at an endpoint or URL.",
-    KEY_FILE_VARIABLE: "The key file, instead of a token.",
+    layout.DATA_DIR_VARIABLE: "The data folder.",
+    layout.CONFIG_VARIABLE: "The TOML settings file.",
+    layout.TOKEN_VARIABLE: "The token of a key, for a daemon at an endpoint or URL.",
+    layout.KEY_FILE_VARIABLE: "The key file, instead of a token.",
     "MEMORY_AGENT_TABLE__NAME": "One setting, such as MEMORY_AGENT_RECALL__MODE=vector.",
 }
 _EXIT_CODES = {
@@ -198,14 +192,14 @@ def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _text(text: str) -> Iterator[str]:
     """Yield the text with each sentence on lines of its own, as roff expects."""
-    text = text.replace(str(platform_data_dir()), _default_folder())
+    text = text.replace(str(layout.platform_data_dir()), _default_folder())
     for sentence in re.split(r"(?<=[.:;]) +", " ".join(text.split())):
         yield from map(_roff, textwrap.wrap(sentence, _LINE_CHARS, break_long_words=False, break_on_hyphens=False))
 
 
 def _default_folder() -> str:
     """Return the default data folder without the name of the person who writes the pages."""
-    return str(platform_data_dir()).replace(str(Path.home()), "~", 1)
+    return str(layout.platform_data_dir()).replace(str(Path.home()), "~", 1)
 
 
 def _roff(text: str) -> str:

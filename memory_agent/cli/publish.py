@@ -19,6 +19,7 @@ from typing import IO, Any, NamedTuple, Self, TypeVar
 import click
 import msgspec
 
+import relay
 from memory_agent.cli.access import listens, open_client
 from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
@@ -28,15 +29,6 @@ from memory_agent.cli.render import counted, plain, print_document
 from memory_agent.client import MemoryClient
 from memory_agent.errors import DeadlineExceededError, UnavailableError
 from memory_agent.signals import SignalTable
-from relay import (
-    FlushReport,
-    MalformedEventError,
-    Progress,
-    Publisher,
-    RelayError,
-    RelayUnavailableError,
-    relay_endpoints,
-)
 
 _ALWAYS = ("published", "acknowledged", "duplicates", "rejected")
 _MOST_LINES_KEPT = 1_000
@@ -165,7 +157,7 @@ class Observer:
     def on_event(self, event: Mapping[str, Any]) -> None:
         """Count an event that the publisher accepted."""
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: relay.Progress) -> None:
         """Show acks; called in the publisher's thread."""
 
     def on_bad_line(self, bad: BadLine) -> None:
@@ -184,7 +176,7 @@ class _SendingBar(Observer):
     def on_event(self, event: Mapping[str, Any]) -> None:
         self.types[event["event_type"]] += 1
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: relay.Progress) -> None:
         self._settled = progress.acked + progress.duplicates
         self._show()
 
@@ -312,7 +304,7 @@ class Summary(msgspec.Struct, kw_only=True):
             self.failure = f"{counted(missing, 'event')} did not reach the relay, so there is nothing to wait for"
         return self.failure is None
 
-    def settle(self, report: FlushReport, observer: Observer, *, spools: bool) -> None:
+    def settle(self, report: relay.FlushReport, observer: Observer, *, spools: bool) -> None:
         """Add a publisher's report. When the publisher closes, pending events go to its spool, if any."""
         self.published = report.published
         self.acknowledged, self.duplicates = report.acked, report.duplicates
@@ -341,7 +333,7 @@ def send(
     Bad lines raise no error; the observer reports them. Raises `JournalInUseError` if another publisher uses the spool.
     """
     summary, spool = Summary(), sending.spool
-    publisher = Publisher(
+    publisher = relay.Publisher(
         sending.endpoint,
         settings=target.settings.relay.publisher,
         limits=target.settings.relay.events,
@@ -359,16 +351,16 @@ def send(
             report = publisher.flush(min(wait_s, _LAST_ACKS_S))
         summary.settle(report, sending.observer, spools=spool is not None)
         summary.acknowledged_s = round(time.monotonic() - started_s, 3)
-    except RelayError as error:
+    except relay.RelayError as error:
         summary.failure = str(error)
     finally:
-        with suppress(RelayUnavailableError):  # the summary counts events without an ack or a spool
+        with suppress(relay.RelayUnavailableError):  # the summary counts events without an ack or a spool
             publisher.close(0)
     return summary
 
 
 def _publish_all(
-    publisher: Publisher,
+    publisher: relay.Publisher,
     lines: Iterable[tuple[int, dict[str, Any] | BadLine]],
     summary: Summary,
     observer: Observer,
@@ -384,11 +376,11 @@ def _publish_all(
         try:
             interrupts.cut_short(partial(publisher.publish, line))
             observer.on_event(line)
-        except MalformedEventError as error:
+        except relay.MalformedEventError as error:
             names_no_user = error.field == "user_id" and not line.get("user_id")
             hint = "; --user NAME sets the user for events that name none" if names_no_user else ""
             summary.reject(BadLine(line=number, field=error.field, reason=f"{error.reason}{hint}"), observer)
-        except RelayError as error:
+        except relay.RelayError as error:
             summary.failure = f"stopped at line {number}: {error}"
             return
 
@@ -417,4 +409,4 @@ def wait_until_recallable(
 
 def relay_ingest(target: Target, named: str | None) -> str:
     """Return the relay's endpoint for events: `named`, else the one in the settings, else the data folder's."""
-    return named or target.settings.relay.broker.ingest or relay_endpoints(target.data_dir).ingest
+    return named or target.settings.relay.broker.ingest or relay.relay_endpoints(target.data_dir).ingest

@@ -20,16 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memory_agent.notes import FILE, SECTION
-from memory_agent.recall.context import (
-    Excerpt,
-    age_of_memory,
-    endings,
-    excerpt,
-    repeats,
-    run_text,
-    shared_origin,
-    sharing,
-)
+from memory_agent.recall import context
 from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.records.shared import Attachment, GlobalRecord, SharedOrigin
 
@@ -77,7 +68,7 @@ def without_vector(record: MemoryRecord | GlobalRecord) -> dict[str, Any]:
 
 def print_memories(result: RecallResult, now: datetime) -> None:
     for run in result.runs:
-        emit(Text(plain(run_text(run, now))))
+        emit(Text(plain(context.run_text(run, now))))
         click.echo()
     for place, memory in enumerate(result.memories, 1):
         print_memory(place, memory, now)
@@ -95,7 +86,7 @@ def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, i
     `is_whole`.
     """
     emit(_heading(place, memory, now))
-    shown_part = None if is_whole else excerpt(memory)
+    shown_part = None if is_whole else context.excerpt(memory)
     text = Text(plain(memory.record.text if shown_part is None else shown_part.text))
     if memory.tier == "global":
         text = _quoted(text)
@@ -105,7 +96,7 @@ def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, i
     click.echo()
 
 
-def _beside(memory: RetrievedMemory, shown_part: Excerpt | None) -> Iterable[str]:
+def _beside(memory: RetrievedMemory, shown_part: context.Excerpt | None) -> Iterable[str]:
     if shown_part is not None:
         yield f"{shown_part.length}; full text: memory-agent shared show {memory.record.id}"
     if memory.shared is not None:
@@ -249,15 +240,15 @@ def shortened(text: str, most_chars: int) -> str:
 
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
     """Return the heading: our facts on the first line; title and tags below it, so that they cannot pass for ours."""
-    record, shared = memory.record, shared_origin(memory)
+    record, shared = memory.record, context.shared_origin(memory)
     what = [record.kind, record.source] if shared is None else [shared.content_type]
-    facts = [age_of_memory(memory, now), *what, *([] if place is None else [_scores(memory)])]
-    facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
+    facts = [context.age_of_memory(memory, now), *what, *([] if place is None else [_scores(memory)])]
+    facts += [fact for fact in (context.endings(memory), context.repeats(memory, now)) if fact]
     facts += [f"provenance: {record.stated_provenance}"] if record.provenance else []
     facts.append(record.id)
     number = " " * _INDENT if place is None else f"{place:>2} "
     heading = Text.assemble((number, "bold cyan"), (" · ".join(facts), "dim"))
-    if said := sharing(memory):
+    if said := context.sharing(memory):
         heading.append(f"\n{' ' * _INDENT}{said}", "yellow")
     if record.title:
         heading.append(f"\n{' ' * _INDENT}{one_line(record.title)}", "bold")

@@ -26,14 +26,7 @@ from memory_agent.cli.render import (
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
 from memory_agent.records.trajectories import FeedbackReport, RunState, Trajectory
-from memory_agent.verbs.params import (
-    FeedbackParams,
-    RunBeginParams,
-    RunEndParams,
-    RunListParams,
-    RunSimilarParams,
-    RunStepParams,
-)
+from memory_agent.verbs import params
 
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
@@ -64,7 +57,7 @@ def trajectory() -> None:
 
 @trajectory.command(short_help="Begin a run.")
 @click.argument("objective")
-@field_options(RunBeginParams, event_id="--event-id")
+@field_options(params.RunBeginParams, event_id="--event-id")
 @daemon_options
 def begin(target: Target, objective: str, **fields: Any) -> None:
     """Begin a run for OBJECTIVE; it is durable on return. OBJECTIVE may be - for standard input.
@@ -84,7 +77,7 @@ def begin(target: Target, objective: str, **fields: Any) -> None:
 @trajectory.command(short_help="Record a step of a run.")
 @_run
 @click.argument("text")
-@field_options(RunStepParams, memory_ids="--used", event_id="--event-id")
+@field_options(params.RunStepParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
     """Record a step of RUN and the memories it used. TEXT may be - for standard input. Steps cannot be added to a run
@@ -103,7 +96,7 @@ def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
 
 @trajectory.command(cls=SectionedCommand, short_help="Record how a run ended.")
 @_run
-@field_options(RunEndParams, memory_ids="--used", event_id="--event-id")
+@field_options(params.RunEndParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def end(target: Target, run_id: str, **fields: Any) -> None:
     """Record how RUN ended, and which memories it used. A recorded end cannot be changed, but `feedback RUN` revises
@@ -125,7 +118,7 @@ def end(target: Target, run_id: str, **fields: Any) -> None:
 
 
 @trajectory.command("list", short_help="List runs, newest first.")
-@field_options(RunListParams)
+@field_options(params.RunListParams)
 @daemon_options
 def list_runs(target: Target, state: RunState | None, limit: int) -> None:
     """List runs, newest first: state, quality with its reason, number of used memories, objective.
@@ -148,7 +141,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
 
 @trajectory.command("similar", short_help="Find ended runs whose request resembles a text.")
 @click.argument("query", metavar="TEXT")
-@field_options(RunSimilarParams)
+@field_options(params.RunSimilarParams)
 @daemon_options
 def similar_runs(target: Target, query: str, top_k: int, min_relevance: float | None) -> None:
     """Find ended runs whose request resembles TEXT, best first, with their steps, how they ended, and why.
@@ -271,7 +264,7 @@ def _because(reason: str) -> str:
 
 @click.command()
 @click.argument("recall_id")
-@field_options(FeedbackParams, event_id="--event-id")
+@field_options(params.FeedbackParams, event_id="--event-id")
 @daemon_options
 def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from this.

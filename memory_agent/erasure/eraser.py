@@ -17,21 +17,9 @@ from typing import Any
 import msgspec
 
 from memory_agent.archiving import remove_copies
+from memory_agent.erasure import logs
 from memory_agent.erasure.copies import with_copies
 from memory_agent.erasure.forgetting import Forgetting
-from memory_agent.erasure.logs import (
-    History,
-    close_intent,
-    fingerprint,
-    history_bytes,
-    note_erasure,
-    note_reimported_ids,
-    note_renewed_id,
-    read_history,
-    read_intent,
-    replace_intent,
-    write_intent,
-)
 from memory_agent.erasure.request import ErasureReceipt, Intent, Selection, with_excluded_memories
 from memory_agent.erasure.retention import Expired, RetentionRules, RetentionSchedule
 from memory_agent.erasure.user_removal import has_journal, moved_aside_reason
@@ -152,7 +140,7 @@ class Erasure:
         """Record an intent, merged with any unfinished one, and return it. Durable on return."""
         with self._in_use(), self._erasing:
             store = self._archive.store
-            return write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
+            return logs.write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
 
     def receipt(self, intent: Intent, now: datetime) -> ErasureReceipt:
         return self._receipt(intent, now, dry_run=True)
@@ -188,9 +176,9 @@ class Erasure:
 
     def is_forgotten(self, record_id: str, now: datetime) -> bool:
         """Return whether an id was forgotten and has not been stored again since. Raises `StoreError`."""
-        size = history_bytes(self._archive.store.folder, self._user_id)
+        size = logs.history_bytes(self._archive.store.folder, self._user_id)
         if size != self._gone[0]:  # reading an entry takes 8 us
-            self._gone = (size, read_history(self._archive.store.folder, self._user_id).memories_in(now))
+            self._gone = (size, logs.read_history(self._archive.store.folder, self._user_id).memories_in(now))
         return self._print(record_id) in self._gone[1]
 
     @contextmanager
@@ -204,7 +192,7 @@ class Erasure:
             yield partial(self._admit, record_id, now)
 
     def erase_again(
-        self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
+        self, history: logs.History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
     ) -> list[Intent]:
         """Erase again what restoring a backup made at `made_at` brought back; return the repeated erasures.
 
@@ -222,13 +210,13 @@ class Erasure:
     def resume(self) -> bool:
         """Resume an interrupted erasure; return whether the store's part was completed. Raises `StoreError`."""
         with self._in_use(), self._erasing:
-            intent = read_intent(self._archive.store.folder, self._archive.store.key)
+            intent = logs.read_intent(self._archive.store.folder, self._archive.store.key)
             if intent is None or intent == self._resumed:
                 return False
             self._forget(intent)
             is_done = self._note(intent, intent.started_at, once=True) is None and self._purge() is None
             if is_done and not intent.with_journal:
-                close_intent(self._archive.store.folder)
+                logs.close_intent(self._archive.store.folder)
             elif is_done:
                 self._resumed = intent
             return is_done
@@ -272,7 +260,9 @@ class Erasure:
             everything=selection.everything,
         )
 
-    def _plan_again(self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime) -> list[Intent]:
+    def _plan_again(
+        self, history: logs.History, made_at: datetime, event_ids: Sequence[str], now: datetime
+    ) -> list[Intent]:
         later = history.since(made_at)
         with self._archive.store.snapshot() as snapshot:
             gone = history.memories_in(made_at)
@@ -296,10 +286,10 @@ class Erasure:
             expired = self._schedule.expired(now, limit)
             if expired.by_rule:
                 intent = self._expired_intent(expired, now, with_journal=has_journal(folder))
-                intent = write_intent(folder, intent, self._archive.store.key)
+                intent = logs.write_intent(folder, intent, self._archive.store.key)
                 self._forget(intent)
                 if not intent.with_journal and self._note(intent, now) is None and self._purge() is None:
-                    close_intent(folder)
+                    logs.close_intent(folder)
             self._schedule.settle(expired, now)
             return sum(map(len, expired.by_rule.values()))
 
@@ -314,15 +304,15 @@ class Erasure:
     def _carry_out(self, requested: Intent, now: datetime) -> ErasureReceipt:
         with self._erasing:
             folder, key = self._archive.store.folder, self._archive.store.key
-            intent = write_intent(folder, requested, key)
+            intent = logs.write_intent(folder, requested, key)
             is_last = requested.covers_journal_of(intent)
             if is_last and intent.with_journal:
                 intent = msgspec.structs.replace(intent, with_journal=False)
-                replace_intent(folder, intent, key)
+                logs.replace_intent(folder, intent, key)
             self._forget(intent)
             reason = self._note(intent, now, once=True) or self._purge()
             if reason is None and is_last:
-                close_intent(folder)
+                logs.close_intent(folder)
         waiting = _IN_JOURNAL if not requested.with_journal and has_journal(folder) else None
         return self._receipt(intent, now, reason=reason or waiting or moved_aside_reason(folder))
 
@@ -335,13 +325,13 @@ class Erasure:
 
     def _admit(self, record_id: str, now: datetime) -> None:
         store = self._archive.store
-        intent = read_intent(store.folder, store.key)
+        intent = logs.read_intent(store.folder, store.key)
         if intent is not None and record_id in intent.all_ids:
             spared = intent.without(record_id)
-            replace_intent(store.folder, spared, store.key)
+            logs.replace_intent(store.folder, spared, store.key)
             self._resumed = spared if self._resumed == intent else self._resumed
         if self.is_forgotten(record_id, now):
-            note_renewed_id(store.folder, self._user_id, record_id, now)
+            logs.note_renewed_id(store.folder, self._user_id, record_id, now)
 
     def _mark_events_seen(self, event_ids: Sequence[str]) -> None:
         with self._archive.batch() as batch:
@@ -354,7 +344,7 @@ class Erasure:
     def _note(self, intent: Intent, now: datetime, *, once: bool = False) -> str | None:
         """Add an intent to the history; on failure, return the reason, because erasure must work on a full disk."""
         try:
-            note_erasure(self._archive.store.folder, self._user_id, intent, now, once=once)
+            logs.note_erasure(self._archive.store.folder, self._user_id, intent, now, once=once)
         except StoreError as error:
             return str(error)
         return None
@@ -376,18 +366,18 @@ class Erasure:
         self._forgetting.expired(intent.expired)
 
     def _print(self, id_: str) -> str:
-        return fingerprint(self._user_id, id_)
+        return logs.fingerprint(self._user_id, id_)
 
 
 def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
     """Record which erased memories an import brought back, so that restores keep them. Raises `StoreError`."""
     folder = archive.store.folder
-    gone = read_history(folder, user_id).memories_in(now)
+    gone = logs.read_history(folder, user_id).memories_in(now)
     if gone:
         with archive.store.snapshot() as snapshot:
-            found = {row: record for row, record in snapshot.scan() if fingerprint(user_id, record.id) in gone}
+            found = {row: record for row, record in snapshot.scan() if logs.fingerprint(user_id, record.id) in gone}
             ids = (*(record.id for record in found.values()), *_event_ids(snapshot, found))
-        note_reimported_ids(folder, user_id, ids, now)
+        logs.note_reimported_ids(folder, user_id, ids, now)
 
 
 def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -7,16 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.learning import (
-    Consolidation,
-    UserLearner,
-    export_runs,
-    ignore_ended_runs,
-    import_runs,
-    most_credited,
-    saved_bytes,
-    standings,
-)
+from memory_agent import learning
 from memory_agent.memory.vectors import MemoryVectors
 from memory_agent.recall.query import check_now
 from memory_agent.records.arguments import check_flag
@@ -29,7 +20,12 @@ class Sona:
     """The learner of one user."""
 
     def __init__(
-        self, user_id: str, archive: Archive, learner: UserLearner, consolidation: Consolidation, in_use: InUse
+        self,
+        user_id: str,
+        archive: Archive,
+        learner: learning.UserLearner,
+        consolidation: learning.Consolidation,
+        in_use: InUse,
     ) -> None:
         self._user_id = user_id
         self._archive = archive
@@ -50,7 +46,10 @@ class Sona:
             found = self._learner.figures(store.state.ndim or 1)
             with store.snapshot() as snapshot:
                 runs = sum(1 for _ in snapshot.trajectories())
-                history, credited = standings(snapshot, found.facts), most_credited(snapshot, found.facts)
+                history, credited = (
+                    learning.standings(snapshot, found.facts),
+                    learning.most_credited(snapshot, found.facts),
+                )
             gain, counters = found.gain, store.state.counters
             return SonaStatus(
                 user_id=self._user_id,
@@ -65,7 +64,7 @@ class Sona:
                 gain_low=None if gain is None else gain.low,
                 gain_high=None if gain is None else gain.high,
                 consolidated_at=self._learner.consolidated_at,
-                state_bytes=saved_bytes(store.folder),
+                state_bytes=learning.saved_bytes(store.folder),
                 engine=self._learner.settings.engine,
                 history=history,
                 most_credited=credited,
@@ -93,7 +92,7 @@ class Sona:
         """
         with self._in_use():
             with self._archive.batch() as batch:
-                ignored = ignore_ended_runs(batch)
+                ignored = learning.ignore_ended_runs(batch)
             self._learner.follow(from_scratch=True)
             return ignored
 
@@ -107,7 +106,7 @@ class Sona:
         1
         """
         with self._in_use(), self._archive.store.snapshot() as snapshot:
-            return export_runs(snapshot)
+            return learning.export_runs(snapshot)
 
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
@@ -122,7 +121,7 @@ class Sona:
         """
         with self._in_use():
             with self._archive.batch() as batch:
-                added = import_runs(batch, data)
+                added = learning.import_runs(batch, data)
             self._learner.follow(from_scratch=True)
             return added
 
