@@ -92,7 +92,7 @@ class Runs:
         """Begin a run, with a new id unless `run_id` is passed. Durable on return.
 
         Beginning an open run again with the same objective returns the run and adds the recalls. Raises `RunEndedError`
-        if the run with this id has ended, and `RunBegunError` if it was begun with a different objective or session.
+        if the run has ended, and `RunBegunError` if it was begun with a different objective or session.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run.id, run.state, run.objective
@@ -121,7 +121,7 @@ class Runs:
     ) -> Trajectory:
         """Record a step of a run and the memories that it used. Durable on return.
 
-        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for a run that has
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for one that has
         ended.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
@@ -153,9 +153,9 @@ class Runs:
     ) -> Trajectory:
         """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return.
 
-        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
-        arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
-        was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
+        A cancelled run has no quality. Ending a run again with the same arguments returns it; `feedback` revises the
+        quality of an ended run. Raises `RunUnknownError` for a run that was never begun or was forgotten, and
+        `RunEndedError` for a run that ended differently.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7", summary="Made the token rotation atomic", quality=0.9)
@@ -197,8 +197,8 @@ class Runs:
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step.
 
-        Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
-        and runs below `min_relevance` (default: the setting `recall.min_relevance`).
+        Each run is followed by the runs that retried it. Omits runs with a forgotten request, and runs below
+        `min_relevance` (default: the setting `recall.min_relevance`).
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.step("run-7", "Put a mutex around the token refresh")
@@ -229,19 +229,9 @@ class Runs:
                 runs = (run for run in snapshot.newest_trajectories() if wanted in (None, run.state))
                 return [to_trajectory(snapshot, run) for run in islice(runs, most)]
 
-    def judge(
-        self,
-        recall_id: str,
-        used: Sequence[str] = (),
-        quality: float | None = None,
-        comment: str | None = None,
-        *,
-        event_id: str | None = None,
-        now: datetime | None = None,
-    ) -> FeedbackReport:
-        """Record feedback on a recall or a run. See `Memory.feedback`."""
-        payload = feedback_payload(recall_id, used, quality, comment)
-        name, named, moment = payload["recall_id"], payload["memory_ids"], check_now(now)
+    def judge(self, payload: dict[str, Any], event_id: str | None, moment: datetime) -> FeedbackReport:
+        """Record feedback on a recall or a run (`Memory.feedback`), as returned by `feedback_payload`."""
+        name, named = payload["recall_id"], payload["memory_ids"]
         with self._in_use():
             note = self._archive.store.recall_note(name)
         run = self._stored(name, moment) if note is None else None
