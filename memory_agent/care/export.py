@@ -430,21 +430,11 @@ def _is_digest(key: bytes) -> bool:
 
 
 def _is_exact(metadata: dict[str, Any]) -> bool:
+    encode = msgspec.msgpack.encode  # distinguishes 1, 1.0 and True, and 0.0 from -0.0
     try:
-        return bool(_same(msgspec.json.decode(msgspec.json.encode(metadata)), metadata))
+        return encode(msgspec.json.decode(msgspec.json.encode(metadata))) == encode(metadata)
     except (msgspec.MsgspecError, TypeError, ValueError):
         return False
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal and have the same types: 1, 1.0 and True differ."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other) and str(one) == str(other)  # distinguishes -0.0 from 0.0
 
 
 def _base64(data: bytes) -> str:

@@ -75,12 +75,6 @@ class _Wanted(NamedTuple):
     since: datetime | None
     project: Path | None
 
-    def places(self) -> Places:
-        return Places(self.paths, Path.home(), os.environ, self.clients or NAMES)
-
-    def scope(self, user_id: str) -> Scope:
-        return Scope(user_id, self.since, None if self.project is None else str(self.project.expanduser().absolute()))
-
 
 @click.command("import-sessions", cls=SectionedCommand)
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
@@ -125,10 +119,11 @@ def import_sessions(
         raise click.UsageError("--dry-run cannot be combined with --watch or --wait")
     if watch and wait:
         raise click.UsageError("--watch cannot be combined with --wait")
-    places = wanted.places()
+    places = Places(wanted.paths, Path.home(), os.environ, wanted.clients or NAMES)
+    project = None if wanted.project is None else str(wanted.project.expanduser().absolute())
     delivered = None if dry_run else Delivered()
     with progress_bars("bytes") as report, Interrupts() as interrupts:
-        imported = SessionImport(places, wanted.scope(target.user_id), report)
+        imported = SessionImport(places, Scope(target.user_id, wanted.since, project), report)
         if delivered is None:
             interrupts.cut_short(lambda: sum(1 for _ in imported.events()))
         elif watch:
