@@ -9,14 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records.arguments import (
-    check_choice,
-    check_not_blank,
-    check_object,
-    check_share,
-    check_text,
-    check_time,
-)
+from memory_agent.records import arguments
 from memory_agent.records.memories import (
     KINDS,
     SOURCES,
@@ -37,13 +30,13 @@ _MOST_TAGS, _MOST_TAG_CHARS = 100, 200
 
 def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: EventLimits) -> MemoryRecord:
     """Return the validated record. Its fields may have any type. Raises `InvalidInputError` (with the field's name)."""
-    check_not_blank("text", record.text)
+    arguments.check_not_blank("text", record.text)
     if len(record.text) > max_chars:
         raise InvalidInputError("text", f"must have at most {max_chars} characters, not {len(record.text)}")
-    check_choice("source", record.source, SOURCES)
-    check_choice("kind", record.kind, KINDS)
+    arguments.check_choice("source", record.source, SOURCES)
+    arguments.check_choice("kind", record.kind, KINDS)
     if record.provenance is not None:
-        check_choice("provenance", record.provenance, STATED_PROVENANCES)
+        arguments.check_choice("provenance", record.provenance, STATED_PROVENANCES)
     provenance, cached_from = parted_provenance(cast(StatedProvenance, record.provenance))
     if (record_id := _optional_name("id", record.id, limits.max_id_bytes)) is None:
         raise InvalidInputError("id", "is empty")
@@ -56,7 +49,9 @@ def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: 
         metadata=_check_metadata(record.metadata),
         provenance=provenance,
         cached_from=cached_from,
-        quality_score=None if record.quality_score is None else check_share("quality_score", record.quality_score),
+        quality_score=None
+        if record.quality_score is None
+        else arguments.check_share("quality_score", record.quality_score),
         **{name: _optional_name(name, getattr(record, name), limits.max_id_bytes) for name in _NAMES},
     )
 
@@ -73,7 +68,7 @@ def masked_record(record: MemoryRecord, masker: Masker) -> MemoryRecord:
 
 def _title(text: str | None) -> str | None:
     if text is not None:
-        check_text("title", text)
+        arguments.check_text("title", text)
         if len(text) > _MOST_TITLE_CHARS:
             raise InvalidInputError("title", f"must have at most {_MOST_TITLE_CHARS} characters, not {len(text)}")
     return text or None
@@ -85,7 +80,7 @@ def _check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     if len(tags) > _MOST_TAGS:
         raise InvalidInputError("tags", f"must have at most {_MOST_TAGS} tags, not {len(tags)}")
     for tag in tags:
-        check_text("tags", tag)
+        arguments.check_text("tags", tag)
         if len(tag) > _MOST_TAG_CHARS:
             raise InvalidInputError("tags", f"must have at most {_MOST_TAG_CHARS} characters each, not {len(tag)}")
     return tuple(dict.fromkeys(tag for tag in tags if tag))
@@ -100,7 +95,7 @@ def _optional_name(field: str, name: object, max_bytes: int) -> str | None:
 
 def _past(field: str, moment: object, now: datetime, max_future_s: float) -> datetime:
     """Convert a time with a time zone to UTC. It must be after 1970 and at most `max_future_s` after `now`."""
-    checked = check_time(field, moment).astimezone(UTC)
+    checked = arguments.check_time(field, moment).astimezone(UTC)
     ahead_s = (checked - now).total_seconds()
     if ahead_s > max_future_s:
         raise InvalidInputError(field, f"is {ahead_s:.0f} s in the future; the limit is {max_future_s:g} s")
@@ -108,7 +103,7 @@ def _past(field: str, moment: object, now: datetime, max_future_s: float) -> dat
 
 
 def _check_metadata(metadata: object) -> dict[str, Any]:
-    checked = check_object("metadata", dict(metadata) if isinstance(metadata, Mapping) else metadata)
+    checked = arguments.check_object("metadata", dict(metadata) if isinstance(metadata, Mapping) else metadata)
     if any(place == _MOST_METADATA_VALUES for place, _ in enumerate(values_of(checked))):
         raise InvalidInputError("metadata", f"has more than {_MOST_METADATA_VALUES} values")
     return checked

@@ -17,15 +17,7 @@ from ulid import ULID
 from memory_agent.errors import InvalidInputError, RunBegunError, RunEndedError, RunUnknownError, StoreError
 from memory_agent.learning import RunRecords, names_list, shown_row, to_trajectory, words_of
 from memory_agent.recall.query import check_now
-from memory_agent.records.arguments import (
-    MOST_SIMILAR_RUNS,
-    check_choice,
-    check_ids,
-    check_not_blank,
-    check_share,
-    check_text,
-    check_whole,
-)
+from memory_agent.records import arguments
 from memory_agent.records.memories import IngestReport, microseconds, time_of
 from memory_agent.records.trajectories import (
     RUN_ENDS,
@@ -98,7 +90,7 @@ class Runs:
         >>> run.id, run.state, run.objective
         ('run-7', 'open', 'Users get signed out')
         """
-        check_not_blank("objective", objective)
+        arguments.check_not_blank("objective", objective)
         moment = check_now(now)
         field, given = ("event_id", event_id) if run_id is None else ("run_id", run_id)  # a repeat begins the same run
         name = str(ULID.from_datetime(moment)) if given is None else check_name(field, given)
@@ -130,7 +122,7 @@ class Runs:
         >>> [(used.how, used.credit) for used in run.used]
         [('event', 1.0)]
         """
-        check_not_blank("text", text)
+        arguments.check_not_blank("text", text)
         name = check_name("run_id", run_id)
         moment = check_now(now)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
@@ -162,15 +154,15 @@ class Runs:
         >>> run.state, run.outcome, run.quality
         ('ended', 'completed', 0.9)
         """
-        event_type, text_field = _ENDS[check_choice("outcome", outcome, RUN_ENDS)]
+        event_type, text_field = _ENDS[arguments.check_choice("outcome", outcome, RUN_ENDS)]
         name = check_name("run_id", run_id)
         named = check_names("memory_ids", memory_ids)
         payload: dict[str, Any] = {"run_id": name, "memory_ids": named}
         if summary is not None:
-            check_text("summary", summary)
+            arguments.check_text("summary", summary)
             payload[text_field] = summary
         if quality is not None:
-            payload["quality"] = check_share("quality", quality)
+            payload["quality"] = arguments.check_share("quality", quality)
         moment = check_now(now)
         with self._changing:
             run = self._stored_run(name, moment)
@@ -207,7 +199,7 @@ class Runs:
         ...     print(like.request.text, [step.text for step in like.steps], like.end, like.quality)
         Users get signed out ['Put a mutex around the token refresh'] completed 1.0
         """
-        most = check_whole("top_k", top_k, MOST_SIMILAR_RUNS)
+        most = arguments.check_whole("top_k", top_k, arguments.MOST_SIMILAR_RUNS)
         with self._in_use():
             self._settle_recalls()
             return [*self._find(query, most, min_relevance)]
@@ -221,8 +213,8 @@ class Runs:
         >>> [run.id for run in memory.runs.list()], [run.id for run in memory.runs.list("open")]
         (['run-8', 'run-7'], ['run-8'])
         """
-        wanted = None if state is None else check_choice("state", state, RUN_STATES)
-        most = check_whole("limit", limit, MOST_RUNS)
+        wanted = None if state is None else arguments.check_choice("state", state, RUN_STATES)
+        most = arguments.check_whole("limit", limit, MOST_RUNS)
         with self._in_use():
             self._settle_recalls()
             with self._archive.store.snapshot() as snapshot:
@@ -389,9 +381,9 @@ def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None,
         "memory_ids": check_names("used", used),
     }
     if quality is not None:
-        payload["quality"] = check_share("quality", quality)
+        payload["quality"] = arguments.check_share("quality", quality)
     if comment is not None:
-        check_text("comment", comment)
+        arguments.check_text("comment", comment)
         payload["comment"] = comment
     if not payload["memory_ids"] and quality is None and not comment:
         raise InvalidInputError("used", "must not be empty without a quality or a comment")
@@ -400,14 +392,14 @@ def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None,
 
 def check_name(field: str, name: str) -> str:
     """Return an id of at most 256 characters, without surrounding white space. Raises `InvalidInputError`."""
-    check_not_blank(field, name)
+    arguments.check_not_blank(field, name)
     if len(name.strip()) > _NAME_CHARS:
         raise InvalidInputError(field, f"must have at most {_NAME_CHARS} characters, not {len(name)}")
     return name.strip()
 
 
 def check_names(field: str, names: Sequence[str]) -> list[str]:
-    ids = check_ids(field, names)
+    ids = arguments.check_ids(field, names)
     if len(ids) > MOST_IDS:
         raise InvalidInputError(field, f"must have at most {MOST_IDS} ids, not {len(ids)}")
     return list(dict.fromkeys(check_name(field, one) for one in ids))
