@@ -39,11 +39,12 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     With BACKUP, written by `memory-agent backup`, checks its files against the manifest, then their records and events.
 
     Without --user, checks all users, the run owners, and the journal; a user whose encryption key is missing is
-    reported as unchecked. Changes nothing, and can be used while a daemon is running. The exit code is 3 if there are
-    findings or if something could not be checked. Findings in columns.arrays and graph.arrays do not mean data loss:
-    both files are rebuilt automatically, or at once by `memory-agent rebuild`, which also fills an index in another
-    engine again. The state in sona.state is relearned when the memory is opened. Restore anything else from a backup
-    with `memory-agent restore`.
+    reported as unchecked. Changes nothing, and can be used while a daemon is running. Findings are counted by file and
+    key class. The exit code is 3 if there are findings or if something could not be checked. Findings in columns.arrays
+    and graph.arrays do not mean data loss: both files are rebuilt from the records automatically, or at once by
+    `memory-agent rebuild`, which also fills an index in another engine again. Missing files are only noted. The state
+    in sona.state is relearned when the memory is opened. Restore anything else from a backup with
+    `memory-agent restore`.
 
     \b
     Examples:
@@ -99,8 +100,8 @@ def rebuild(target: Target, vectors: bool) -> None:
     the old columns and marks its results as degraded. Takes about 1 s per 10,000 memories.
 
     With --vectors, vectors from a different model are dropped and all memories are embedded again (about 1 minute per
-    10,000). Until then, recall uses words and the vectors that are ready. A running daemon, or the next one to start,
-    continues interrupted work.
+    10,000). Until then, recall uses word matches and the vectors that are ready. If this command is interrupted, the
+    running daemon, or the next one to start, continues the work.
 
     \b
     Examples:
@@ -145,9 +146,9 @@ def _followed(memory: MemoryClient | Memory, report: Report) -> int:
 def compact(target: Target) -> None:
     """Copy the records without free pages, verify the copy, and replace the file; without --user, for all users.
 
-    Removes the bytes of deleted memories from the file. Needs disk space for the copy. During the copy, writes are
-    blocked. Without --user and without a daemon, the journal is compacted too; a daemon's relay compacts it after each
-    erasure.
+    Removes the bytes of deleted memories from the file. Needs disk space for the copy. During the copy, recalls are
+    answered and writes are blocked. If it is killed, either the old or the new file is complete. Without --user and
+    without a daemon, the journal is compacted too; a daemon's relay compacts it after each erasure.
 
     \b
     Examples:
@@ -173,9 +174,9 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
     """Copy all users' memories and the journal to DIRECTORY, which must not exist yet.
 
     The daemon may keep running. The copy is consistent and verified, and DIRECTORY appears only once it is durable.
-    Encrypted data stays encrypted; the keys are not included, and without them the backup is useless. Keep an
-    unencrypted backup as private as the data folder. A user whose records are damaged, or whose encryption key is
-    missing, is left out and reported; the exit code is then 3.
+    Encrypted data stays encrypted; the keys are not included, and without them the backup is useless. Unencrypted data
+    stays unencrypted: keep the backup as private as the data folder. Caches and tokens are left out. A user whose
+    records are damaged, or whose encryption key is missing, is left out and reported; the exit code is then 3.
 
     \b
     Examples:
@@ -205,13 +206,15 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
 def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool, from_archive: bool) -> None:
     """Restore the backup in DIRECTORY; with --user, only that user's memories.
 
-    Stop the daemon first. A damaged or incomplete backup is rejected. With --replace, existing data is moved to a new
-    folder, whose path is printed. The daemon's next start ingests later events from the local journal. Memories that
-    were forgotten here after the backup stay forgotten. The journal does not contain memories from `remember` or
-    `import`, recalls, or runs from `trajectory`, so --from-journal does not restore them.
+    Stop the daemon first. A damaged or incomplete backup is rejected without changing anything. With --replace,
+    existing data is never deleted; it is moved to a new folder, whose path is printed. Events published after the
+    backup that are still in the local journal are ingested at the daemon's next start. Memories that were forgotten
+    here after the backup stay forgotten. The journal does not contain memories from `remember` or `import`, recalls, or
+    runs from `trajectory`, so --from-journal does not restore them.
 
     --from-archive is for a new machine, after the loss of the daemon's: it restores the journal that the lost daemon
-    kept in the archive (`archive.journal`). Its events are ingested again at the next start.
+    kept in the archive (`archive.journal`). Its events are ingested again at the next start. A daemon that was only cut
+    off acknowledges nothing more.
 
     \b
     Examples:

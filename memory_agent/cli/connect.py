@@ -110,8 +110,8 @@ def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | N
 
     Hooks (Claude Code, Codex, Gemini CLI) add relevant project memories to each prompt, and remember prompts, answers
     and commands. With the server (also for Cursor, VS Code and Zed), the agent recalls and remembers on its own
-    initiative. Shows the change and asks for confirmation. Everything else in the files is preserved, and the originals
-    are backed up. Repeating the command changes nothing.
+    initiative. Shows the change and asks for confirmation. Everything else in the files, including comments and layout,
+    is preserved, and the originals are backed up. Invalid files are not changed. Repeating the command changes nothing.
 
     CLIENT is claude-code, codex, gemini, cursor, vscode or zed. Configure any other MCP client to run `memory-agent
     mcp`.

@@ -27,9 +27,10 @@ _MOST_TYPES = 8
 def stats(target: Target, filter: MemoryFilter) -> None:
     """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
 
-    Each event, from the beginning, was kept, was a repeat, or was dropped; one that could not be processed is in
+    Counts the current memories, which come from events, `remember`, `import` and learned patterns. Events are counted
+    from the beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in
     quarantine. With a filter, the numbers of memories, kinds, sources and waiting memories, and the times, cover only
-    matching memories.
+    matching memories. The other figures cover the whole memory.
 
     \b
     Examples:

@@ -44,7 +44,8 @@ def status(target: Target) -> None:
     """Show whether encryption is on, which stores are encrypted, plain or locked, and which users have keys.
 
     A locked store is encrypted with a key that is not in the keys folder. The key of `system` encrypts data about
-    several users. A missing or wrong keys folder is reported first.
+    several users. Changes nothing, and can be used while a daemon is running. A missing or wrong keys folder is
+    reported first.
 
     \b
     Examples:
@@ -131,10 +132,11 @@ def encrypt(target: Target) -> None:
     """Encrypt the data folder, each user's data with a separate key in encryption.keys_folder.
 
     Without --user, encrypts everything: all users, the journal, and the run owners. Stop the daemon first. Needs disk
-    space for a copy of the largest part. Run it again after an interruption. Users whose vectors are in pgvector or
-    LanceDB must move to another index first, unless index.allow_plain is set. If you lose the keys folder, you lose the
-    data: back it up separately. Earlier backups, exports and files that a restore moved aside stay unencrypted. The
-    disk may retain blocks of the unencrypted files until it overwrites them.
+    space for a copy of the largest part. If it is interrupted, each part is either plain or encrypted, and running the
+    command again continues the work. Users whose vectors are in pgvector or LanceDB must move to another index first,
+    unless index.allow_plain is set. If you lose the keys folder, you lose the data: back it up separately from the
+    data. Earlier backups, exports and files that a restore moved aside stay unencrypted. The disk may retain blocks of
+    the unencrypted files until it overwrites them.
 
     \b
     Examples:

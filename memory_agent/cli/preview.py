@@ -98,10 +98,11 @@ def preview(target: Target, source: _Source, out: Path | None, **fields: Any) ->
     """Show what would be published from a document, a memory or a few words. Sends and stores nothing.
 
     Secrets are masked. Lines with a masked secret, or with words that may reveal more than you intend (names, accounts,
-    addresses, paths, numbers of phones, cards and bank accounts), are marked with !. A line marked with = stands for
-    text that is already shown above. Only the title and summary of FILE are published; without a heading, the title is
-    the file name. The path is published only with --reference, and the whole text only with --body. With --offer, a
-    pattern learned from runs is shown without counts and dates.
+    addresses, paths, numbers of phones, cards and bank accounts), are marked with !; check these. A line marked with =
+    stands for text that is already shown above.
+    Only the title and summary of FILE are published; without a heading, the title is the file name. The path is
+    published only with --reference, and the whole text only with --body. With --offer, a pattern learned from runs is
+    shown without counts and dates, leaving only what the runs did.
 
     \b
     Examples:

@@ -173,8 +173,9 @@ def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: An
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
     """List memories that match all filters, page by page, with their time, kind, id, and the start of the text.
 
-    Memories added between two pages cause no repeats or gaps. A memory whose time changes, or with --order updated one
-    that is replaced, may be missed or shown twice. --json prints whole records, and the cursor as `next_cursor`.
+    Memories added between two pages cause no repeats or gaps. A memory whose time changes between two pages may be
+    missed or shown twice; with --order updated, so may a memory that is replaced. --order updated starts with the most
+    recently replaced memory. --json prints whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:
@@ -238,8 +239,9 @@ def get(target: Target, record_id: str) -> None:
 def sessions(target: Target, filter: MemoryFilter, limit: int, after: str | None) -> None:
     """List the sessions that have memories that match all filters, newest first, page by page.
 
-    A session that receives memories between two pages may be missed. --json also prints the time of the first memory,
-    the channel, and the number of memories of each kind.
+    Shows the time of the newest memory, the numbers of memories and runs, the first request, and the session's id. A
+    session that receives memories between two pages may be missed. --json also prints the time of the first memory, the
+    channel, and the number of memories of each kind.
 
     \b
     Examples:

@@ -44,9 +44,10 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
     """Write the memories of --user to FILE, one JSON document per line, or to standard output with -.
 
     Each line contains a whole memory, including its usage, vector and event ids. Without filters, events whose memory
-    was deleted are included. Can be used while a daemon is running. An existing file is replaced, as a whole, only with
-    --replace. What was learned from runs is not included; use `memory-agent sona export` for that. With --user
-    shared-knowledge, the lines are the shared items, with attachments but without figures and chosen names.
+    was deleted are included; with filters, only memories that match all of them are written. Can be used while a daemon
+    is running. An existing file is replaced, as a whole, only with --replace. What was learned from runs is not
+    included; use `memory-agent sona export` for that. With --user shared-knowledge, the lines are the shared items,
+    with attachments but without figures and chosen names.
 
     \b
     Examples:
@@ -99,11 +100,12 @@ _FORMS = (
 def import_memories(target: Target, file: Path) -> None:
     """Import FILE for --user. FILE may be - for standard input.
 
-    FILE has one of three formats. For a file written by `memory-agent export`, stop the daemon first; if any of its
-    lines is invalid, nothing is imported. Vectors from a different model are recomputed. Plain memories are JSON lines,
-    a JSON list or {"entries": [...]}: objects with a "text" and any arguments of `remember`. Invalid memories are
-    reported, and the others are imported (exit code 1). A Markdown document (.md) is imported as by `memory-agent
-    index`. Existing memories are not changed.
+    FILE has one of three formats. For a file written by `memory-agent export`, stop the daemon first. If any of its
+    lines is invalid, the line numbers are reported and nothing is imported. Vectors from a different model are
+    recomputed. Plain memories are JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any
+    arguments of `remember`. Invalid memories are reported, and the others are imported (exit code 1). A Markdown
+    document (.md) is imported in the same way as by `memory-agent index`. Existing memories are not changed, so
+    importing is idempotent.
 
     \b
     Examples:
@@ -162,10 +164,11 @@ def _import_plain(target: Target, opened: BinaryIO, file: Path) -> StoredNotes:
 def index_documents(target: Target, path: Path, watch: bool) -> None:
     """Store the sections of the Markdown documents in PATH, a folder or a file, each with its file and heading.
 
-    Run it again when documents have changed: changed sections are replaced, and removed sections are forgotten. Folders
-    whose names begin with a dot, and folders of installed packages, are skipped; unreadable files are reported (exit
-    code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md, each list item is a memory. With --watch, documents that
-    are added, changed, renamed or removed are indexed within seconds, once the daemon and PATH can be reached.
+    Run it again when documents have changed: changed sections are replaced, removed sections are forgotten, and the
+    rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;
+    unreadable files are reported (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md, each list item is a
+    memory. With --watch, documents that are added, changed, renamed or removed are indexed within seconds. The command
+    waits while the daemon or PATH cannot be reached.
 
     \b
     Examples:
