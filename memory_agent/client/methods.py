@@ -64,7 +64,7 @@ class RunsMethods(_Methods):
         """Begin a run, with a new id unless `run_id` is passed. Durable on return.
 
         Beginning an open run again with the same objective returns the run and adds the recalls. Raises `RunEndedError`
-        if the run has ended, and `RunBegunError` if it was begun with a different objective or session.
+        if the run with this id has ended, and `RunBegunError` if it was begun with a different objective or session.
         """
         return self._ask(
             "runs.begin",
@@ -80,7 +80,7 @@ class RunsMethods(_Methods):
     ) -> Trajectory:
         """Record a step of a run and the memories that it used. Durable on return.
 
-        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for one that has
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for a run that has
         ended.
         """
         return self._ask("runs.step", run_id=run_id, text=text, memory_ids=memory_ids, event_id=event_id)
@@ -97,9 +97,9 @@ class RunsMethods(_Methods):
     ) -> Trajectory:
         """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return.
 
-        A cancelled run has no quality. Ending a run again with the same arguments returns it; `feedback` revises the
-        quality of an ended run. Raises `RunUnknownError` for a run that was never begun or was forgotten, and
-        `RunEndedError` for a run that ended differently.
+        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
+        arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
+        was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
         """
         return self._ask(
             "runs.end",
@@ -118,8 +118,8 @@ class RunsMethods(_Methods):
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step.
 
-        Each run is followed by the runs that retried it. Omits runs with a forgotten request, and runs below
-        `min_relevance` (default: the setting `recall.min_relevance`).
+        Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
+        and runs below `min_relevance` (default: the setting `recall.min_relevance`).
         """
         return self._ask("runs.similar", query=query, top_k=top_k, min_relevance=min_relevance)
 
@@ -149,7 +149,8 @@ class SonaMethods(_Methods):
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
 
-        Memories are matched by id. Raises `InvalidInputError`, and changes nothing, for damaged data.
+        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError`, and changes nothing, for
+        damaged data.
         """
         return self._ask("sona.load", data=data)
 
@@ -180,10 +181,11 @@ class SharedMethods(_Methods):
         the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
         passed. Secrets are masked; names, accounts, paths, addresses, and phone, card and account numbers are listed in
         `mentions`. `access_policy` is `public` (every user of this deployment, the default), or an `org:NAME` or
-        `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items, pass its `item_id`
-        and an `access_policy`: nothing is inherited, and `replaces` is the previous version. With `offer`, the preview
-        is for `offer`: it is a pattern and, if learned from runs, contains their steps without counts and dates. Raises
-        `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
+        `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items, pass its `item_id`.
+        The new version inherits nothing, so `access_policy` is required; `replaces` is the previous version. With
+        `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains
+        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
+        also `UnavailableError`.
         """
         return self._ask(
             "shared.preview",
@@ -205,18 +207,19 @@ class SharedMethods(_Methods):
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        Raises `InvalidInputError`, also for another user's preview and if the preview or its memory has changed since,
-        and `UnavailableError`. An existing version is never replaced.
+        An existing version is never replaced. Raises `InvalidInputError`, including for another user's preview and when
+        the preview or its memory has changed since, and `UnavailableError`.
         """
         return self._ask("shared.confirm", preview=preview, attachment=attachment)
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
-        Nobody else sees the offer until `shared.offers_together` users (5) offer the same words for the same readers,
-        apart from spaces, the case of the first letter of a line and the punctuation at its end. Upkeep then creates an
-        item from the offers, with the author "5 users" and no names, and removes it if too few offers are left;
-        `unpublish` withdraws an offer. Raises `InvalidInputError` as `confirm` does, and `UnavailableError`.
+        Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
+        words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
+        punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
+        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
+        `confirm` does, and `UnavailableError`.
         """
         return self._ask("shared.offer", preview=preview)
 
@@ -234,8 +237,8 @@ class SharedMethods(_Methods):
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
 
-        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, also for the
-        user's own items and for items that this user cannot see.
+        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, including for
+        the user's own items and for items that this user cannot see.
         """
         return self._ask("shared.rate", item_id=item_id, rating=rating, version=version)
 
@@ -296,7 +299,8 @@ class CareMethods(_Methods):
     def rebuild(self, *, vectors: bool = False) -> int:
         """Rebuild recall's search columns from the records; return the number of memories.
 
-        Until this is done, recalls use the old columns and report this in `degraded`.
+        Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
+        ingested during the rebuild.
 
         With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
         returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
@@ -328,9 +332,9 @@ class ErasureMethods(DaemonErasure, _Methods):
 
         Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
         columns (0.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
-        completes it. `dry_run` only returns the receipt. A daemon also erases the events from its journal; for an
-        embedded memory in a daemon's folder, it does this at its next start, as the receipt states. Raises
-        `InvalidInputError`.
+        completes it. `dry_run` erases nothing and only returns the receipt. A daemon also erases the events from its
+        journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
+        states. Raises `InvalidInputError`.
         """
         return self._ask("erasure.erase", record_ids=record_ids, session_id=session_id, filter=filter, dry_run=dry_run)
 
@@ -395,7 +399,7 @@ class MemoryMethods(DaemonMethods):
         before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
         is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
         nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError`.
+        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is reached.
         """
         return self._ask(
             "remember",
@@ -425,7 +429,7 @@ class MemoryMethods(DaemonMethods):
         """Remove memories with their vectors and words; return how many existed. Durable on return.
 
         Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
-        files for a while, unless `erasure.erase` removes them. Raises `InvalidInputError`.
+        files for a while; use `erasure.erase` to remove them completely. Raises `InvalidInputError`.
         """
         return self._ask("forget", ids=ids)
 
@@ -447,8 +451,8 @@ class MemoryMethods(DaemonMethods):
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
         feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
         ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a recall halves the
-        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, also if
-        there is no such recall or run.
+        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, including
+        if there is no such recall or run.
         """
         return self._ask(
             "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id
@@ -491,7 +495,8 @@ class MemoryMethods(DaemonMethods):
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
         1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
-        others, but pages may miss or repeat a memory that is replaced; listing again by `updated`, newest first,
-        returns it. Raises `InvalidInputError`, also for a filter with `min_score`.
+        others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
+        it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including for a filter
+        with `min_score`.
         """
         return self._ask("list", filter=filter, order=order, limit=limit, after=after)

@@ -77,9 +77,9 @@ class Erasure:
 
         Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
         columns (0.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
-        completes it. `dry_run` only returns the receipt. A daemon also erases the events from its journal; for an
-        embedded memory in a daemon's folder, it does this at its next start, as the receipt states. Raises
-        `InvalidInputError`.
+        completes it. `dry_run` erases nothing and only returns the receipt. A daemon also erases the events from its
+        journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
+        states. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Ann is on leave until May", tags=["hr"])
         >>> receipt = memory.erasure.erase(filter={"tags": ["hr"]})

@@ -79,8 +79,9 @@ class Browsing:
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
         1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
-        others, but pages may miss or repeat a memory that is replaced; listing again by `updated`, newest first,
-        returns it. Raises `InvalidInputError`, also for a filter with `min_score`.
+        others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
+        it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including for a filter
+        with `min_score`.
 
         >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
         >>> page = memory.list(order="oldest", limit=2)

@@ -137,17 +137,17 @@ class Memory(Browsing):
     ) -> Self:
         """Open or create the memory in a folder, and own the folder until `close`.
 
-        `settings` has the format of the daemon's settings. A memory uses the tables `embedder`, `store`, `index`,
-        `ingest`, `recall`, `judge`, `learning`, `retention`, `triggers`, `encryption`, `quota`, `relay.events` and
-        `relay.masking`. Without `settings`, the defaults apply, except that no model is downloaded. Each of the
-        `keywords` replaces one table, for callers of earlier versions.
+        `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
+        tables `embedder`, `store`, `index`, `ingest`, `recall`, `judge`, `learning`, `retention`, `triggers`,
+        `encryption`, `quota`, `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that
+        no model is downloaded. Each of the `keywords` replaces one table; they exist for callers of earlier versions.
 
-        `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. The caller closes an
-        `embedder` that it passes; otherwise the memory opens one when it first needs it. Memories that have expired
-        under the retention rules at `now` (default: the current time) are erased before this returns, unless `age_now`
-        is false. `shared` is the store of shared items (`Knowledge`), which the caller closes; without it, nothing can
-        be published and recalls find no shared items. `on_commit` receives every change of the records as stored, for
-        an archive.
+        `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
+        `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have
+        expired under the retention rules at `now` (default: the current time) are erased before this returns, unless
+        `age_now` is false; a host erases them in batches. `shared` is the store of shared items (`Knowledge`), which
+        the caller closes. Without a store, nothing can be published and recalls find no shared items. `on_commit`
+        receives every change of the records as stored, for an archive.
 
         Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and
         `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` if the folder does not match
@@ -201,10 +201,11 @@ class Memory(Browsing):
     ) -> IngestReport:
         """Store the memories that events contain. Atomic, and durable on return.
 
-        `seqs` are the events' numbers in a journal. They advance the store's cursor, and events at or below it that
-        produced no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never become
-        a memory (malformed, too large, in the future) are listed in `rejected`. The `user_id` of events is not checked.
-        Raises `InvalidInputError` if `events` is not a list or `seqs` does not match it.
+        `seqs` are the events' numbers in a journal. They advance the store's cursor, and events at or below the cursor
+        that produced no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never
+        become a memory (malformed, too large, in the future) are listed in `rejected` and do not affect other events.
+        The `user_id` of events is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not
+        match `events`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> report = memory.ingest([event, event, {"event_type": "user_input"}])
@@ -221,7 +222,8 @@ class Memory(Browsing):
     ) -> IngestReport:
         """Like `ingest`, for validated events in the journal's format (`relay.event.encode_event`).
 
-        `ahead` are the events of the next call, which are embedded while the current events are committed.
+        `ahead` are the events of the next call. They are embedded while the current events are committed, but not
+        stored.
 
         >>> entries = journal.read(after_seq=0, limit=100, user_id="alice")
         >>> memory.ingest_encoded([one.data for one in entries], seqs=[one.seq for one in entries]).kept
@@ -305,7 +307,7 @@ class Memory(Browsing):
         before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
         is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
         nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError`.
+        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is reached.
 
         >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
@@ -347,7 +349,7 @@ class Memory(Browsing):
         """Remove memories with their vectors and words; return how many existed. Durable on return.
 
         Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
-        files for a while, unless `erasure.erase` removes them. Raises `InvalidInputError`.
+        files for a while; use `erasure.erase` to remove them completely. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.forget([record.id]), memory.forget([record.id])
@@ -383,8 +385,8 @@ class Memory(Browsing):
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
         feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
         ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a recall halves the
-        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, also if
-        there is no such recall or run.
+        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, including
+        if there is no such recall or run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")
@@ -409,8 +411,8 @@ class Memory(Browsing):
     def fill_vectors(self, limit: int | None = None) -> int:
         """Embed at most `limit` memories that were stored without a model; return their number.
 
-        Returns 0 if there is no model or the model has changed. Raises `ModelError` like `reembed`, while a change of
-        model is incomplete.
+        Resumes after an interruption. Returns 0 if there is no model or the model has changed. Raises `ModelError` like
+        `reembed`, while a change of model is incomplete.
 
         >>> no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
         >>> with Memory.open("data/bob", settings=no_model) as memory:

@@ -111,7 +111,8 @@ class Sona:
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
 
-        Memories are matched by id. Raises `InvalidInputError`, and changes nothing, for damaged data.
+        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError`, and changes nothing, for
+        damaged data.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7")
@@ -157,7 +158,8 @@ class Care:
     def rebuild(self, *, vectors: bool = False) -> int:
         """Rebuild recall's search columns from the records; return the number of memories.
 
-        Until this is done, recalls use the old columns and report this in `degraded`.
+        Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
+        ingested during the rebuild.
 
         With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
         returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the

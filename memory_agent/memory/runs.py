@@ -84,7 +84,7 @@ class Runs:
         """Begin a run, with a new id unless `run_id` is passed. Durable on return.
 
         Beginning an open run again with the same objective returns the run and adds the recalls. Raises `RunEndedError`
-        if the run has ended, and `RunBegunError` if it was begun with a different objective or session.
+        if the run with this id has ended, and `RunBegunError` if it was begun with a different objective or session.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run.id, run.state, run.objective
@@ -113,7 +113,7 @@ class Runs:
     ) -> Trajectory:
         """Record a step of a run and the memories that it used. Durable on return.
 
-        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for one that has
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for a run that has
         ended.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
@@ -145,9 +145,9 @@ class Runs:
     ) -> Trajectory:
         """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return.
 
-        A cancelled run has no quality. Ending a run again with the same arguments returns it; `feedback` revises the
-        quality of an ended run. Raises `RunUnknownError` for a run that was never begun or was forgotten, and
-        `RunEndedError` for a run that ended differently.
+        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
+        arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
+        was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7", summary="Made the token rotation atomic", quality=0.9)
@@ -189,8 +189,8 @@ class Runs:
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step.
 
-        Each run is followed by the runs that retried it. Omits runs with a forgotten request, and runs below
-        `min_relevance` (default: the setting `recall.min_relevance`).
+        Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
+        and runs below `min_relevance` (default: the setting `recall.min_relevance`).
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.step("run-7", "Put a mutex around the token refresh")

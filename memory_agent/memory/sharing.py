@@ -121,10 +121,11 @@ class Shared:
         the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
         passed. Secrets are masked; names, accounts, paths, addresses, and phone, card and account numbers are listed in
         `mentions`. `access_policy` is `public` (every user of this deployment, the default), or an `org:NAME` or
-        `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items, pass its `item_id`
-        and an `access_policy`: nothing is inherited, and `replaces` is the previous version. With `offer`, the preview
-        is for `offer`: it is a pattern and, if learned from runs, contains their steps without counts and dates. Raises
-        `InvalidInputError` (with the argument's name), and with `item_id` also `UnavailableError`.
+        `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items, pass its `item_id`.
+        The new version inherits nothing, so `access_policy` is required; `replaces` is the previous version. With
+        `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains
+        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
+        also `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -156,8 +157,8 @@ class Shared:
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        Raises `InvalidInputError`, also for another user's preview and if the preview or its memory has changed since,
-        and `UnavailableError`. An existing version is never replaced.
+        An existing version is never replaced. Raises `InvalidInputError`, including for another user's preview and when
+        the preview or its memory has changed since, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect to it before a deploy")
         >>> item = memory.shared.confirm(preview)
@@ -173,10 +174,11 @@ class Shared:
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
-        Nobody else sees the offer until `shared.offers_together` users (5) offer the same words for the same readers,
-        apart from spaces, the case of the first letter of a line and the punctuation at its end. Upkeep then creates an
-        item from the offers, with the author "5 users" and no names, and removes it if too few offers are left;
-        `unpublish` withdraws an offer. Raises `InvalidInputError` as `confirm` does, and `UnavailableError`.
+        Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
+        words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
+        punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
+        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
+        `confirm` does, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
         >>> memory.shared.offer(preview).proposed_as, memory.shared.search("flaky deploys")
@@ -209,8 +211,8 @@ class Shared:
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
 
-        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, also for the
-        user's own items and for items that this user cannot see.
+        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, including for
+        the user's own items and for items that this user cannot see.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.rate(item.id, 1.0)
@@ -303,8 +305,8 @@ class Shared:
     def report(self, until: datetime) -> int:
         """Report the use of shared items by runs up to `until`, as counts and sums. Part of a host's upkeep.
 
-        Returns the number of acknowledged reports; the next call sends the others again. Raises `UnavailableError` and
-        the errors of the store.
+        Returns the number of acknowledged reports. Raises `UnavailableError` and the errors of the store. The next call
+        sends the other reports again.
 
         >>> memory.shared.report(datetime.now(UTC))
         0
