@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent import MemoryClient
 from ops.demo.agents import node
 from tests.from_npm import missing
 
 from .conftest import DaemonProcess
 from .cursor_backend import PATIENCE_S, cursor_backend
 from .test_coding_agents import memory_agent
-from .test_vs_code import CALLS, EDITED, FACT, INSTALLED, TOOLS
+from .test_vs_code import CALLS, EDITED, FACT, INSTALLED, TOOLS, channel_of_the_fact
 
 AGENT = Path(__file__).with_name("cursor_agent.js")
 
@@ -49,7 +48,4 @@ def test_cursor_calls_the_tools_of_the_server_that_connect_wrote(
     assert '"status":"FINISHED"' in said, said
     assert backend.tools == TOOLS
     assert FACT in backend.results[1]
-    with MemoryClient(user, data_dir=light_daemon.data_dir) as memory:
-        (record,) = memory.list(limit=5).records
-    assert record.text == FACT
-    assert record.channel_id == (f"project:{folder}" if where == "--project" else None)
+    assert channel_of_the_fact(user, light_daemon) == (f"project:{folder}" if where == "--project" else None)

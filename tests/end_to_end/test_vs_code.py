@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from urllib.parse import quote
 
 import jsonschema
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import BrowserContext, Page
 
 from memory_agent import MemoryClient
 from memory_agent.doors.mcp.tools import BY_SET
@@ -33,51 +32,36 @@ from tests.page.browsing import PATIENCE_MS, chromium
 from tests.polling import wait_until
 
 from .conftest import DaemonProcess, environment, short_folder
+from .test_coding_agents import memory_agent
 
-ROOT = Path(__file__).parents[2]
-INSTALLED = Path(os.environ.get("EDITORS", ROOT / ".venv" / "editors"))
-"""The folder in which `make editors` installs VS Code."""
+INSTALLED = Path(os.environ.get("EDITORS", Path(__file__).parents[2] / ".venv" / "editors"))
+"""The folder in which `make editors` installs VS Code and Cursor's agent."""
 FACT = "The deploy to staging hangs while the VPN is off."
 CALLS = [("remember", {"text": FACT}), ("recall", {"query": "why does the deploy to staging hang?"})]
 TOOLS = set(BY_SET["standard"])
 EDITED = '{{ // as VS Code and Cursor permit\n  "{}": {{}},\n}}\n'
-SETTINGS = {"telemetry.telemetryLevel": "off", "workbench.startupEditor": "none", "window.commandCenter": False}
+SETTINGS = {
+    "telemetry.telemetryLevel": "off", "workbench.startupEditor": "none",
+    "workbench.secondarySideBar.defaultVisibility": "hidden", "git.enabled": False,
+}  # fmt: skip
 CONSENT = re.compile("^(Yes|Trust Folder & Continue)$")
 
 
 class VsCode(NamedTuple):
-    """A running VS Code. `config_home` is the folder that XDG_CONFIG_HOME names for its user."""
+    """A running VS Code of the user with this home folder."""
 
     url: str
-    config_home: Path
-    browser: Browser
-
-    @property
-    def user_file(self) -> Path:
-        """The user's mcp.json."""
-        (found,) = (
-            path for path, _ in Scope("vscode", None, Path(), {"XDG_CONFIG_HOME": str(self.config_home)}).files()
-        )
-        return found
+    home: Path
+    browser: BrowserContext
 
     @contextmanager
-    def window(self, folder: Path) -> Iterator[Page]:
-        """Open a folder in a window of its own."""
-        with self.browser.new_context(viewport={"width": 1000, "height": 700}) as context:
-            page = context.new_page()
+    def window(self, folder: Path, **probe: Any) -> Iterator[Page]:
+        """Open a folder in a window, in which the extension does what `probe` says."""
+        (folder / "probe.json").write_text(json.dumps(probe))
+        with self.browser.new_page() as page:
             page.set_default_timeout(PATIENCE_MS)
             page.goto(f"{self.url}/?folder={quote(str(folder))}")
             yield page
-
-    def connect(self, daemon: DaemonProcess, folder: Path, user: str, *words: str) -> None:
-        """Run `memory-agent connect vscode` in a folder."""
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("memory-agent")), "connect", "vscode", *words,
-             "--user", user, "--data-dir", str(daemon.data_dir)],
-            cwd=folder, env=environment() | {"HOME": str(self.config_home), "XDG_CONFIG_HOME": str(self.config_home)},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -87,18 +71,20 @@ def vs_code() -> Iterator[VsCode]:
     if program is None or not script.exists():
         missing(INSTALLED, "VS Code", "editors")
     with short_folder() as folder, chromium() as browser:
-        data = Path(folder, "Code")  # the user's data folder of the desktop program, below XDG_CONFIG_HOME
+        home = Path(folder)
+        data, extensions = home / ".config" / "Code", home / "extensions"  # where the desktop program has its data
         (data / "User").mkdir(parents=True)
         (data / "User" / "settings.json").write_text(json.dumps(SETTINGS))
-        shutil.copytree(
-            Path(__file__).with_name("vs_code_probe"), Path(folder, "extensions", "memory-agent.probe-0.0.1")
-        )
+        shutil.copytree(Path(__file__).with_name("vs_code_probe"), extensions / "memory-agent.probe-0.0.1")
         words = [
             "--host", "127.0.0.1", "--port", "0", "--without-connection-token", "--accept-server-license-terms",
-            "--telemetry-level", "off", "--user-data-dir", str(data), "--extensions-dir", f"{folder}/extensions",
+            "--telemetry-level", "off", "--user-data-dir", str(data), "--extensions-dir", str(extensions),
         ]  # fmt: skip
-        with served([str(program), str(script), *words], Path(folder)) as port:
-            yield VsCode(f"http://127.0.0.1:{port}", Path(folder), browser)
+        with (
+            served([program, str(script), *words], home) as port,
+            browser.new_context(viewport={"width": 1000, "height": 700}) as context,
+        ):
+            yield VsCode(f"http://127.0.0.1:{port}", home, context)
 
 
 @contextmanager
@@ -139,59 +125,67 @@ def found_by_probe(page: Page, folder: Path) -> tuple[dict[str, Any], list[str]]
     return found, questions
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "shop"
-    folder.mkdir()
-    return folder
-
-
-@pytest.mark.parametrize("where", ["--user", "--project"])
-def test_vs_code_calls_the_tools_of_the_server_that_connect_wrote(
-    vs_code: VsCode, light_daemon: DaemonProcess, folder: Path, where: str
-) -> None:
-    user = f"vs-code{where}"
-    (folder / "probe.json").write_text(json.dumps({"calls": CALLS}))
-    file = vs_code.user_file if where == "--user" else folder / ".vscode" / "mcp.json"
-    vs_code.user_file.unlink(missing_ok=True)
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(EDITED.format("servers"))
-    vs_code.connect(light_daemon, folder, user, *(["--project"] if where == "--project" else []))
-    with vs_code.window(folder) as page:
-        found, questions = found_by_probe(page, folder)
-    trusts = [question for question in questions if "Do you trust the authors" in question]
-    runs = [question for question in questions if "Run remember" in question]  # and not before it recalls
-    assert (len(trusts), len(runs), len(questions)) == ((0, 1, 1) if where == "--user" else (1, 1, 2))
+def check(found: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Check what the extension has found, and the settings file by VS Code's schema; return the file's servers."""
     assert {name.removeprefix("mcp_episodic_memo_") for name in found["tools"]} == TOOLS
     assert FACT in found["texts"][1]
-    with MemoryClient(user, data_dir=light_daemon.data_dir) as memory:
-        (record,) = memory.list(limit=5).records
-    assert record.text == FACT
-    assert record.channel_id == (f"project:{folder}" if where == "--project" else None)
-
     entries = JsonText(file.read_text(), Syntax(comments=True, trailing_commas=True)).value
+    servers: dict[str, Any] = entries["servers"]
     schema = jsonschema.Draft7Validator(found["schema"])
     assert schema.is_valid(entries)
-    servers = entries["servers"]
-    assert not schema.is_valid({"servers": {"memory-agent": servers["memory-agent"] | {"program": "x"}}})
     assert not schema.is_valid({"mcpServers": servers})
+    assert not schema.is_valid({"servers": {name: {**server, "program": "x"} for name, server in servers.items()}})
+    return servers
 
 
-def test_vs_code_writes_the_same_entry_as_connect(vs_code: VsCode, light_daemon: DaemonProcess, folder: Path) -> None:
-    vs_code.user_file.unlink(missing_ok=True)
-    vs_code.connect(light_daemon, folder, "added")
-    ours = json.loads(vs_code.user_file.read_text())
-    vs_code.user_file.unlink()
-    (folder / "probe.json").write_text(json.dumps({"command": "workbench.mcp.addConfiguration"}))
-    ((name, entry),) = ours["servers"].items()
-    with vs_code.window(folder) as page:
+def channel_of_the_fact(user: str, daemon: DaemonProcess) -> str | None:
+    """Return the channel of the only memory, which VS Code or Cursor has stored."""
+    with MemoryClient(user, data_dir=daemon.data_dir) as memory:
+        (record,) = memory.list(limit=5).records
+    assert record.text == FACT
+    return record.channel_id
+
+
+def test_vs_code_calls_the_tools_of_a_users_server_and_would_write_the_same_entry(
+    vs_code: VsCode, light_daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    ((file, _),) = Scope("vscode", None, vs_code.home, {}).files()
+    file.write_text(EDITED.format("servers"))
+    named = ["--user", "vs-code", "--data-dir", str(light_daemon.data_dir)]
+    memory_agent(vs_code.home, tmp_path, "connect", "vscode", *named)
+    with vs_code.window(tmp_path, calls=CALLS, command="workbench.mcp.addConfiguration") as page:
+        found, questions = found_by_probe(page, tmp_path)
+        servers = check(found, file)
+        ((name, entry),) = servers.items()
+        file.unlink()
         page.get_by_role("option", name="Command (stdio)").click()
-        for question, answer in (
-            ("Command to run", " ".join([entry["command"], *entry["args"]])),
-            ("Unique identifier for this server", name),
-        ):
-            page.get_by_placeholder(question).fill(answer)
-            page.keyboard.press("Enter")
+        page.get_by_placeholder("Command to run").fill(
+            " ".join(f'"{word}"' for word in [entry["command"], *entry["args"]])
+        )
+        page.keyboard.press("Enter")
+        page.get_by_placeholder("Unique identifier for this server").fill(name)
+        page.keyboard.press("Enter")
         page.get_by_role("option", name="Global").click()
-        wait_until(lambda: vs_code.user_file.exists() and vs_code.user_file.read_text().endswith("}"))
-    assert json.loads(vs_code.user_file.read_text())["servers"] == ours["servers"]
+        wait_until(lambda: file.exists() and file.read_text().endswith("}"))
+    assert json.loads(file.read_text())["servers"] == servers
+    (question,) = questions
+    assert "Run remember" in question, "VS Code does not ask before it recalls"
+    assert channel_of_the_fact("vs-code", light_daemon) is None
+
+
+def test_vs_code_calls_the_tools_of_a_projects_server(
+    vs_code: VsCode, light_daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    ((file, _),) = Scope("vscode", None, vs_code.home, {}).files()
+    file.unlink(missing_ok=True)
+    ((file, _),) = Scope("vscode", tmp_path, vs_code.home, {}).files()
+    file.parent.mkdir()
+    file.write_text(EDITED.format("servers"))
+    named = ["--project", "--user", "vs-code-project", "--data-dir", str(light_daemon.data_dir)]
+    memory_agent(vs_code.home, tmp_path, "connect", "vscode", *named)
+    with vs_code.window(tmp_path, calls=CALLS) as page:
+        found, (trust, question) = found_by_probe(page, tmp_path)
+    check(found, file)
+    assert "Do you trust the authors" in trust
+    assert "Run remember" in question
+    assert channel_of_the_fact("vs-code-project", light_daemon) == f"project:{tmp_path}"

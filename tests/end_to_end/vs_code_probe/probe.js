@@ -1,6 +1,6 @@
-// Does what the workspace's probe.json says: executes the VS Code command `command`, or calls the tools of MCP servers,
-// as extensions do, by `calls`: a list of [tool, input]. Then writes found.json: the names of the tools, the text of
-// each result, and the JSON schema of mcp.json.
+// Calls the tools of MCP servers as extensions do, by the workspace's probe.json: `calls` is a list of [tool, input].
+// Writes found.json: the names of the tools, the text of each result, and the JSON schema of mcp.json. Then executes
+// VS Code's command `command`.
 
 const fs = require("node:fs/promises");
 const vscode = require("vscode");
@@ -31,8 +31,8 @@ async function find(calls) {
 exports.activate = async () => {
   const folder = vscode.workspace.workspaceFolders[0].uri.fsPath;
   const { command, calls } = JSON.parse(await fs.readFile(`${folder}/probe.json`, "utf8"));
-  if (command) return vscode.commands.executeCommand(command);
   const found = await find(calls).catch((error) => ({ error: String(error.stack) }));
   await fs.writeFile(`${folder}/part.json`, JSON.stringify(found));
   await fs.rename(`${folder}/part.json`, `${folder}/found.json`);
+  if (command) await vscode.commands.executeCommand(command);
 };
