@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from memory_agent.integrations import PROGRAM
-
 PATIENCE_S = 60.0
+SERVER = "memory-agent"
 
 
 class Backend:
@@ -37,7 +36,7 @@ class Backend:
         self.tools = {decoded(tool)[5][0].decode() for tool in context[7]}
         for name, arguments in self.calls:
             given = [{1: key, 2: {3: value}} for key, value in arguments.items()]
-            call = {1: f"{PROGRAM}-{name}", 2: given, 3: name, 4: PROGRAM, 5: name, 8: 1, 9: PROGRAM}
+            call = {1: f"{SERVER}-{name}", 2: given, 3: name, 4: SERVER, 5: name, 8: 1, 9: SERVER}
             yield encoded({2: {1: 2, 15: name, 11: call}})
             self.results.append(inside(self.answers.get(timeout=PATIENCE_S), 11, 1, 1, 1)[1][0].decode())
         yield encoded({1: {14: {}}})  # the turn has ended
