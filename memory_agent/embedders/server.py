@@ -1,8 +1,7 @@
 """Serve the node's embedder at one socket.
 
 Without a model the server returns `ModelMissingError` and looks for the model again on later requests, so a model
-installed later is used without a restart. The server never downloads while a request waits. The client retries requests
-lost in a crash. Rejected: a session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
+installed later is used without a restart. The server never downloads while a request waits.
 """
 
 from __future__ import annotations
@@ -58,7 +57,6 @@ class ModelKeeper:
 
     @property
     def problem(self) -> ModelError | None:
-        """The reason why there is no model, if known."""
         return self._problem
 
     def embedder(self, wait_s: float = _OPENING_S) -> ServedEmbedder:
@@ -73,7 +71,6 @@ class ModelKeeper:
         return self._embedder
 
     def close(self) -> None:
-        """Stop the lanes."""
         if self._embedder is not None:
             self._embedder.close()
         self._opening.close()
@@ -101,9 +98,7 @@ class EmbedderServer:
     """Answers requests (`wire`) at one endpoint."""
 
     def __init__(self, endpoint: str, keeper: ModelKeeper, former: ModelKeeper | None = None) -> None:
-        """Bind the endpoint. `former` is loaded when it is needed. Raises `UnavailableError` if the endpoint is in
-        use.
-        """
+        """Bind the endpoint. `former` is loaded when it is needed. Raises `UnavailableError`."""
         self._keeper = keeper
         self._former = former
         self._socket = ReplySocket(endpoint)
@@ -118,7 +113,6 @@ class EmbedderServer:
 
     @property
     def problem(self) -> ModelError | None:
-        """The reason why there is no model, if known."""
         return self._keeper.problem
 
     def serve(self, go_on: Callable[[], bool]) -> None:
@@ -202,9 +196,8 @@ def open_server(
 ) -> EmbedderServer:
     """Bind the endpoint and load the model; if it is missing and the settings permit it, start to download it.
 
-    `former` is the former embedder, for queries while its vectors are still stored.
-
-    Raises `UnavailableError` if the endpoint is in use, and `SettingsError` if the scheme is unknown.
+    `former` is the former embedder, for queries while its vectors are still stored. Raises `UnavailableError` if the
+    endpoint is in use, and `SettingsError` if the scheme is unknown.
     """
     cache = cache or cache_folder()
     keeper = None if former is None else ModelKeeper(former, cache, package)

@@ -1,8 +1,8 @@
 """Encode requests to the embedder process and its answers as frames. Pure: no sockets.
 
 A question is `[header, text, ...]`, and an answer is `[header, array, ...]`. Headers are MessagePack, texts are UTF-8,
-and arrays are little-endian. Vectors are sent with their origin, so that vectors of a restarted embedder are never
-stored under the previous stamp. New header fields go last and have defaults.
+and arrays are little-endian. Vectors are sent with their origin, so that those of a restarted embedder are never stored
+under the previous stamp. New header fields go last and have defaults.
 
 Shapes: n texts with p passages and w words, q words of a query, d dimensions.
 """
@@ -33,18 +33,13 @@ class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
 
 
 class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
-    """Embed the text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
-
-    `asked_at_s` is in monotonic time, which all processes on the machine share, so time spent in a socket counts. With
-    `is_text`, the text is embedded as a text to store, and the answer has the form of a bulk answer. With `is_former`,
-    the former embedder embeds it. `traceparent` is a W3C trace context, or "".
-    """
+    """Embed the text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`."""
 
     timeout_s: float
-    asked_at_s: float | None = None
-    is_text: bool = False
+    asked_at_s: float | None = None  # monotonic time, which all processes on the machine share
+    is_text: bool = False  # a text to store: the answer has the form of a bulk answer
     is_former: bool = False
-    traceparent: str = ""
+    traceparent: str = ""  # a W3C trace context, or ""
 
     def remaining_s(self, now_s: float) -> float:
         """Return the seconds until the timeout; negative after it."""
@@ -63,11 +58,7 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The header of an answer.
-
-    It describes `rows` texts or a query (`words`, share `read`) with their origin, or contains a token count or error.
-    The calls to a provider are only in answers to `InfoQuestion`.
-    """
+    """The header of an answer: of `rows` texts, of a query (`words`, share `read`), of a token count or an error."""
 
     info: EmbedderInfo | None = None
     rows: int = 0
@@ -76,7 +67,7 @@ class Answer(msgspec.Struct, frozen=True):
     args: tuple[Any, ...] = ()
     words: tuple[str, ...] = ()
     read: float = 1.0
-    calls: ApiCounts | None = None
+    calls: ApiCounts | None = None  # to a provider; only in answers to `InfoQuestion`
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -85,7 +76,6 @@ _answers = msgspec.msgpack.Decoder(Answer)
 
 
 def encode_question(question: Question, texts: Sequence[str] = ()) -> Frames:
-    """Return the frames of a question."""
     return [_encoder.encode(question), *(text.encode() for text in texts)]
 
 
@@ -107,7 +97,6 @@ def encode_answer(answer: Answer, arrays: Sequence[tuple[npt.NDArray[Any], str]]
 
 
 def encode_texts(info: EmbedderInfo, found: Sequence[Embedded]) -> Frames:
-    """Return the frames of the answer to a bulk question."""
     sizes = [(len(one.vectors), len(one.word_bits), one.length) for one in found]
     arrays: tuple[tuple[npt.NDArray[Any], str], ...] = ((np.array(sizes, np.int32), _INT),)
     if found:
@@ -120,7 +109,6 @@ def encode_texts(info: EmbedderInfo, found: Sequence[Embedded]) -> Frames:
 
 
 def encode_query(info: EmbedderInfo, query: EmbeddedQuery) -> Frames:
-    """Return the frames of the answer to a query."""
     arrays = (query.vector, _FLOAT), (query.word_vectors, _HALF)
     return encode_answer(Answer(info, 1, words=query.words, read=query.read), arrays)
 

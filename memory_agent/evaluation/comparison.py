@@ -76,7 +76,8 @@ def compare(
     Raises `InvalidInputError` if the runs have different inputs or no common question.
     """
     pairs = _pairs(a, b)
-    metrics = _shared_metrics(pairs)
+    # A run with a smaller `top_k` has fewer cutoffs.
+    metrics = list(dict.fromkeys(name for own, other in pairs for name in own.metrics if name in other.metrics))
     own, other = (_values([pair[side] for pair in pairs], metrics) for side in (0, 1))
     units = _units([line for line, _ in pairs], unit)
     resampled = bootstrap(other - own, units, resamples, seed)
@@ -135,10 +136,6 @@ def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
         if own_line.relevant != other_line.relevant:
             raise InvalidInputError(str(b.file), f"has different evidence than {a.file} for question {own_line.id}")
     return pairs
-
-
-def _shared_metrics(pairs: Sequence[tuple[Line, Line]]) -> list[str]:
-    return list(dict.fromkeys(name for own, other in pairs for name in own.metrics if name in other.metrics))
 
 
 def _values(lines: Sequence[Line], metrics: Sequence[str]) -> Array:

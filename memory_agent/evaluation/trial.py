@@ -128,26 +128,17 @@ def judge(
     ks: Sequence[int],
 ) -> dict[str, float]:
     """Return an answer's metrics at each cutoff in `ks`. `sessions` maps items to sessions."""
-    of_shown = _judge(ranked, {}, grades, sessions, ks)
-    return _judge(ranked, same, grades, sessions, ks) | {f"{SHOWN}{name}": value for name, value in of_shown.items()}
-
-
-def _judge(
-    ranked: Ranked,
-    same: Mapping[str, Ranked],
-    grades: Mapping[str, int],
-    sessions: Mapping[str, str | None],
-    ks: Sequence[int],
-) -> dict[str, float]:
-    places = [((id_, session), *same.get(id_, ())) for id_, session in ranked]
-    metrics = _figures("", [tuple(id_ for id_, _ in place) for place in places], grades, ks)
     of_sessions: dict[str, int] = {}
     for id_, grade in grades.items():
         if (session := sessions.get(id_)) is not None:
             of_sessions[session] = max(grade, of_sessions.get(session, 0))
-    if of_sessions:
-        by_best = distinct(session for place in places for _, session in place)
-        metrics |= _figures("session_", [(session,) for session in by_best], of_sessions, ks)
+    metrics: dict[str, float] = {}
+    for prefix, merged in (("", same), (SHOWN, dict[str, Ranked]())):
+        places = [((id_, session), *merged.get(id_, ())) for id_, session in ranked]
+        metrics |= _figures(prefix, [tuple(id_ for id_, _ in place) for place in places], grades, ks)
+        if of_sessions:
+            by_best = distinct(session for place in places for _, session in place)
+            metrics |= _figures(f"{prefix}session_", [(session,) for session in by_best], of_sessions, ks)
     return metrics
 
 

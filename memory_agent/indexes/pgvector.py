@@ -168,28 +168,22 @@ class PgvectorIndex:
 
     def compact(self) -> None:
         """Vacuum the user's table and, if it is large enough, build its graph, while searches continue."""
+        name = f"{_table_of(self._user_id)}_graph"
+        graph = f"CREATE INDEX CONCURRENTLY {name} ON {{table}} USING hnsw (embedding halfvec_cosine_ops)"
         with self._compacting_in_turn:  # two at once fail: "tuple concurrently updated"
-            self._compact()
-
-    def _compact(self) -> None:
-        with self._transaction() as connection:
-            if not self._has_table:
-                return
-            self._count_passages(connection)
-        with _translated(), self._compacting() as other:
-            if self.is_due:
-                graph = _identifier(self._settings, f"{_table_of(self._user_id)}_graph")
-                other.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(graph))  # a build that was interrupted
-                other.execute("SET maintenance_work_mem = '256MB'")
-                other.execute(
-                    self._sql(
-                        "CREATE INDEX CONCURRENTLY {name} ON {table} USING hnsw (embedding halfvec_cosine_ops)",
-                        name=sql.Identifier(f"{_table_of(self._user_id)}_graph"),
-                    )
-                )
-            other.execute(self._sql("VACUUM (ANALYZE) {table}"))
-        with self._transaction() as connection:
-            self.is_approximate = self._has_graph(connection)
+            with self._transaction() as connection:
+                if not self._has_table:
+                    return
+                self._count_passages(connection)
+            with _translated(), self._compacting() as other:
+                if self.is_due:
+                    unfinished = _identifier(self._settings, name)
+                    other.execute(sql.SQL("DROP INDEX IF EXISTS {}").format(unfinished))
+                    other.execute("SET maintenance_work_mem = '256MB'")
+                    other.execute(self._sql(graph))
+                other.execute(self._sql("VACUUM (ANALYZE) {table}"))
+            with self._transaction() as connection:
+                self.is_approximate = self._has_graph(connection)
 
     def interrupt(self) -> None:
         with self._guard:
@@ -240,9 +234,8 @@ class PgvectorIndex:
         found = connection.execute(self._sql("SELECT count(*) FROM {table}")).fetchone()
         self._passages = 0 if found is None else int(found[0])
 
-    def _sql(self, text: str, **names: sql.Composable) -> sql.Composed:
-        users = _identifier(self._settings, "users")
-        return sql.SQL(text).format(table=self._table, users=users, **names)
+    def _sql(self, text: str) -> sql.Composed:
+        return sql.SQL(text).format(table=self._table, users=_identifier(self._settings, "users"))
 
     @contextmanager
     def _transaction(self, until_s: float | None = None) -> Iterator[_Connection]:

@@ -231,15 +231,11 @@ class _Scale:
 
     def best(self, memory: _Memory) -> Overlap:
         """Return the overlap of `memory` with the best statement that it does not contradict, or 0 if there is none."""
-        for score, minus in nlargest(_MOST_TRIES, self._scored(memory)):
+        scored = ((self._score(memory, statement), -place) for place, statement in enumerate(self._said))
+        for score, minus in nlargest(_MOST_TRIES, (pair for pair in scored if pair[0] > 0)):
             if not memory.contradicts(self._said[-minus], self._telling):
                 return Overlap(memory.row, score, self._words(memory, self._said[-minus]))
         return Overlap(memory.row, 0.0)
-
-    def _scored(self, memory: _Memory) -> Iterator[tuple[float, int]]:
-        """Yield (score, negative position) of the statements that agree with `memory`; the first wins ties."""
-        scored = ((self._score(memory, statement), -place) for place, statement in enumerate(self._said))
-        return (pair for pair in scored if pair[0] > 0)
 
     def _score(self, memory: _Memory, statement: Statement) -> float:
         agreed = _total(self._telling, memory.stems & statement.words.keys()) - self._chances

@@ -277,7 +277,10 @@ def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[Sha
         return []
     alike = _Alike(runs, least)
     candidates = range(min(len(runs), _BACKBONES))
-    weights = [sum(_weight(alike.of(one, other)) for other in range(len(runs)) if other != one) for one in candidates]
+    weights = [
+        sum(float(_table(alike.of(one, other))[-1, -1]) for other in range(len(runs)) if other != one)
+        for one in candidates
+    ]
     backbone = int(np.argmax(weights))
     holds: list[list[str]] = [[] for _ in runs[backbone].steps]
     for other, run in enumerate(runs):
@@ -361,10 +364,6 @@ def _table(likeness: Likeness) -> Likeness:
     for row, weights in enumerate(likeness):
         np.maximum.accumulate(np.maximum(table[row, 1:], table[row, :-1] + weights), out=table[row + 1, 1:])
     return table
-
-
-def _weight(likeness: Likeness) -> float:
-    return float(_table(likeness)[-1, -1])
 
 
 def _aligned(likeness: Likeness) -> list[int]:

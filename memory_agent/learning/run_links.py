@@ -31,7 +31,9 @@ def link_named(writer: RunWriter, run_id: str) -> None:
     named = {recall_id for mark in run.marks for recall_id in mark.recalls} if run is not None else set()
     for recall_id in sorted(named):
         note = writer.batch.recall_note(recall_id)
-        if note is not None and _is_free(note, run_id):
+        if note is None or note.run_id == run_id:
+            continue
+        if note.is_guess or note.run_id in (None, recall_id):  # an explicit link to a different run is final
             link(writer, note, run_id)
 
 
@@ -57,11 +59,6 @@ def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings
     for note in list(writer.batch.notes_between(earliest_us, run.began_us)):
         if _fits(note, run, request, settings):
             link(writer, note, run_id, is_guess=True)
-
-
-def _is_free(note: RecallNote, run_id: str) -> bool:
-    """Return whether a recall can be linked to a run that names it. An explicit link to a different run is final."""
-    return note.run_id != run_id and (note.run_id in (None, note.recall_id) or note.is_guess)
 
 
 def _fits(note: RecallNote, run: StoredTrajectory, request: RunRequest, settings: LearningSettings) -> bool:
@@ -166,9 +163,10 @@ def _set_relations(writer: RunWriter, run: StoredTrajectory, relations: Relation
     if relations == former:
         return
     writer.put(msgspec.structs.replace(run, effects=tuple(Effect(name, hop) for name, hop in sorted(relations))))
+    start_us = run.began_us if run.began_us is not None else run.marks[0].at_us if run.marks else 0
     for name in sorted({name for name, _ in relations ^ former}):
         hops = frozenset(hop for other, hop in relations if other == name)
-        _set_echoes(writer, name, run.id, hops, _start_us(run))
+        _set_echoes(writer, name, run.id, hops, start_us)
 
 
 def _set_echoes(writer: RunWriter, earlier_id: str, later_id: str, hops: frozenset[int], at_us: int) -> None:
@@ -181,10 +179,6 @@ def _set_echoes(writer: RunWriter, earlier_id: str, later_id: str, hops: frozens
             writer.put(msgspec.structs.replace(earlier, echoes=echoes))
         else:  # only the id of the run was known
             writer.remove(earlier_id)
-
-
-def _start_us(run: StoredTrajectory) -> int:
-    return run.began_us if run.began_us is not None else run.marks[0].at_us if run.marks else 0
 
 
 def _retried_by(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> Relations:

@@ -11,7 +11,7 @@ from memory_agent.learning.attribution import used_memories
 from memory_agent.learning.outcomes import ending
 from memory_agent.learning.run_views import RunRequest, request_of
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
+from memory_agent.storage.stored_runs import Mark, StoredTrajectory, trajectory_key
 
 MOST_STEPS = 1_000  # stored per run, earliest first; those that name memories or recalls have a limit of their own
 
@@ -76,10 +76,6 @@ class RunWriter:
         if record is not None and record.run_id != name:
             self.batch.update(msgspec.structs.replace(record, run_id=name))
 
-    def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
-        notes = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
-        return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
-
     def before(self, run_id: str) -> StoredTrajectory | None:
         return self._before.get(run_id)
 
@@ -117,7 +113,9 @@ class RunWriter:
             begin_row=None if begin is None else begin.row,
             recall_ids=tuple(sorted(named | set(run.recalls))),
         )
-        end, notes = ending(marks, run.echoes), self.notes_of(run)
+        known = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
+        notes = sorted((note for note in known if note is not None), key=lambda note: (note.at_us, note.recall_id))
+        end = ending(marks, run.echoes)
         first = () if begin is None else (begin.session_id,)
         sessions = (*first, *(mark.session_id for mark in marks), *(note.session_id for note in notes))
         return msgspec.structs.replace(

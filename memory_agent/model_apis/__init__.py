@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from memory_agent.errors import ProviderError
 from memory_agent.model_apis.endpoint import ModelEndpoint, check_url, is_exposed, is_loopback
-from memory_agent.records.memories import ApiCounts
 
 if TYPE_CHECKING:
     from memory_agent.model_apis.api import ModelApi
 
-__all__ = ["ApiCounts", "ModelEndpoint", "check_url", "is_exposed", "is_loopback", "open_api"]
+__all__ = ["ModelEndpoint", "check_url", "is_exposed", "is_loopback", "open_api"]
 
 
 def open_api(endpoint: ModelEndpoint) -> ModelApi:

@@ -204,7 +204,8 @@ class ModelApi:
 
     async def _call(self, path: str, content: bytes, kind: type[Answer], ended_by_s: float) -> Answer:
         """Send the request, with retries. Raises `ModelError`; records failures in the circuit breaker."""
-        headers = self._key_headers()
+        key = self.endpoint.read_key()
+        headers = {self.endpoint.key_header: f"{self.endpoint.key_scheme}{key}"} if key else {}
         waits_s = self._circuit.admit()
         if waits_s:
             self._count(refused=1)
@@ -254,10 +255,6 @@ class ModelApi:
                     )
                 parts.append(part)
             return response.status_code, response.headers, b"".join(parts)
-
-    def _key_headers(self) -> dict[str, str]:
-        key = self.endpoint.read_key()
-        return {self.endpoint.key_header: f"{self.endpoint.key_scheme}{key}"} if key else {}
 
     def _decoded(self, answer: bytes, headers: httpx2.Headers, kind: type[Answer]) -> Answer:
         try:

@@ -241,13 +241,9 @@ def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores
     found = evidence(met, cosines, lengths[slots], words)
     if search.vector is not None and is_foreign(search.query.text):
         found = np.where(np.isnan(cosines), found, found - _OTHER_LANGUAGE)
-    return found if is_calibrated(search) else np.where(np.isnan(cosines), found, np.nan)
-
-
-def is_calibrated(search: Search) -> bool:
-    """Whether relevance is calibrated for the origin of the query's vector, if there is one."""
     stamp = CALIBRATED_MODEL if search.vector is None else search.vector.stamp
-    return stamp.partition("|")[0] == CALIBRATED_MODEL and not has_prefixes(stamp)
+    is_calibrated = stamp.partition("|")[0] == CALIBRATED_MODEL and not has_prefixes(stamp)
+    return found if is_calibrated else np.where(np.isnan(cosines), found, np.nan)
 
 
 def _fused(search: Search, cosines: Scores, words: Scores, shares: Scores) -> Scores:

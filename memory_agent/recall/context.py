@@ -274,7 +274,7 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
     named = record.id if with_id and is_plain_id(record.id) else ""
     if named:
         facts.append(f"id {named}")
-    if memory.shared is not None and _has_more(memory) and is_plain_id(memory.shared.item_id):
+    if memory.shared is not None and (_has_file(memory) or _is_long(memory)) and is_plain_id(memory.shared.item_id):
         as_which = "id" if memory.tier == "global" else "shared as"
         facts += [f"{as_which} {memory.shared.item_id}"] if memory.shared.item_id != named else []
     return " · ".join(facts)
@@ -429,10 +429,6 @@ def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[Retrie
     hints += [FILE_OF_SHARED] if any(map(_has_file, shown)) else []
     warning = [SHARED] if any(memory.tier == "global" for memory in shown) else []
     return warning + (["; ".join(hints)] if hints else [])
-
-
-def _has_more(memory: RetrievedMemory) -> bool:
-    return _has_file(memory) or _is_long(memory)
 
 
 def _has_file(memory: RetrievedMemory) -> bool:

@@ -5,11 +5,11 @@ neighbours match them (`evidence`). An answer often follows an earlier instance 
 question, a memory that asks one lends the part of its score above the floor to the memory that follows it, and ranks
 below that memory. Both gains are smaller for longer memories.
 
-**Former requests** are similar to the query, but do not answer it. A memory is a former request if its cosine with the
-query is at least `REQUEST_COSINE` (or, without vectors, if it has the same words), and if it is one of two things: the
-start of a run with only an objective, or a user's message in which every content word occurs in the query or in such a
-start. An informative message has additional words. The request with the best run is numbered 1 and represents the
-others (`selection`). What the caller just wrote is not a candidate at all (`search.OwnWords`).
+**Former requests** resemble the query, but do not answer it. A former request has a cosine of at least `REQUEST_COSINE`
+with the query or, if there are no vectors, the same words. It is the start of a run with only an objective, or a user's
+message in which every content word occurs in the query or in such a start. A message that answers the query has other
+words too. The request with the best run gets the number 1 and represents the others (`selection`). Memories that the
+caller just wrote are not candidates (`search.OwnWords`).
 
 **Kinds**, if the query asks for kinds of memories (`recall/kinds`). A memory of these kinds gains
 
@@ -28,9 +28,9 @@ newest run. If the query names only kinds and times, every memory of these kinds
 
 `reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
 that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is the amount by which the runs
-that used the memory ended better than usual. `own` is the memory's score divided by the best score. A gain is thus in
-proportion to the memory's own score, unless runs used it repeatedly for the same request. It moves a memory past the
-same number of others in any query, because it is relative to the spread.
+that used the memory ended better than usual. `own` is the memory's score divided by the best score. The gain is in
+proportion to the memory's own score, unless runs used it repeatedly for the same request. The scale follows the spread
+of the scores, so that a gain moves a memory past about the same number of others in any query.
 
 **Outcome.** Among about equally good memories, those of successful runs come first, in either ranking (decision 0021):
 

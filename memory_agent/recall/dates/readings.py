@@ -81,7 +81,8 @@ def _listed(text: str, phrases: list[Phrase]) -> list[Phrase]:
     if lead is not None and lead["direction"]:  # "since March and April" is not a list
         return phrases[:1]
     while count < len(phrases) and _continues(text, phrases[count - 1], phrases[count]):
-        if _is_range_ahead(text, phrases[count : count + 2]):
+        ahead = phrases[count : count + 2]
+        if len(ahead) == 2 and _is_range(text, *ahead):
             break
         count += 1
     return phrases[:count]
@@ -91,10 +92,6 @@ def _continues(text: str, before: Phrase, phrase: Phrase) -> bool:
     if phrase.lead is not None or phrase.rule.kind != before.rule.kind:
         return False
     return _LISTED.fullmatch(text, before.end, phrase.start) is not None
-
-
-def _is_range_ahead(text: str, pair: list[Phrase]) -> bool:
-    return len(pair) == 2 and _is_range(text, *pair)
 
 
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
