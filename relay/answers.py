@@ -10,16 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from relay import wire
+from relay import errors, wire
 from relay.access import Principal, Scope
 from relay.config import RelaySettings
-from relay.errors import (
-    EncryptionKeyMissingError,
-    EntryDamagedError,
-    MalformedEventError,
-    ProtocolError,
-    QuarantineEntryError,
-)
 from relay.histogram import Histogram
 from relay.intake.admission import Admission
 from relay.journal import Journal, publisher_of
@@ -95,7 +88,7 @@ class Answers:
         while True:
             try:
                 return self._journal.fetch(after_seq, limit, max_bytes, user_id, audiences)
-            except EntryDamagedError as error:
+            except errors.EntryDamagedError as error:
                 entry_id = self._journal.set_aside(error.seq, datetime.now(UTC))
                 self._counts["damaged"] += 1
                 log.error("entry.set_aside", seq=error.seq, quarantine_id=entry_id)
@@ -103,17 +96,17 @@ class Answers:
     def _retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
         """Decode an entry again with the current settings; if it is now valid, journal it and return True."""
         entry = self._journal.quarantined_entry(_natural("id", request.id))
-        if entry.code == EncryptionKeyMissingError.code:
+        if entry.code == errors.EncryptionKeyMissingError.code:
             return False
         if entry.seq is not None:
-            raise QuarantineEntryError(
+            raise errors.QuarantineEntryError(
                 entry.id, f"is event {entry.seq} of the journal, which only {entry.source} can retry"
             )
         now = datetime.now(UTC)
         try:
             publisher = publisher_of(entry.source)
             event = self._admission.admit(entry.data, publisher, now)
-        except MalformedEventError:
+        except errors.MalformedEventError:
             return False
         self._journal.release(entry.id, event, publisher.origin, now)
         return True
@@ -137,5 +130,5 @@ def _require(request: wire.Request, principal: Principal) -> None:
 
 def _natural(field: str, value: int) -> int:
     if not 0 <= value < 1 << 63:
-        raise ProtocolError(f"{field}: {value} is out of bounds")
+        raise errors.ProtocolError(f"{field}: {value} is out of bounds")
     return value

@@ -16,20 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from relay import wire
+from relay import errors, wire
 from relay.access import Credentials, Principal, check_endpoint, ensure_local_key, is_curve, server_pair
 from relay.answers import Answers
 from relay.config import Endpoints, RelaySettings, journal_folder, relay_endpoints
 from relay.crypto import open_key_ring
-from relay.errors import (
-    JournalError,
-    JournalInUseError,
-    JournalPausedError,
-    ProtocolError,
-    RelayError,
-    RelaySettingsError,
-    UnauthorizedError,
-)
 from relay.histogram import Histogram
 from relay.intake.admission import Admission
 from relay.intake.collector import Collector
@@ -194,15 +185,15 @@ class Broker:
         correlation = frames[0] if frames else b""
         try:
             if len(frames) not in (2, 3):
-                raise ProtocolError(f"expected 3 frames, got {len(frames)}")
+                raise errors.ProtocolError(f"expected 3 frames, got {len(frames)}")
             request = wire.decode_request(frames[1])
-        except ProtocolError as error:
+        except errors.ProtocolError as error:
             self._counts["unreadable_requests"] += 1
             self._reply(peer, correlation, wire.encode_failure(error))
             return
         try:
             principal = self._principal(message)
-        except UnauthorizedError as error:
+        except errors.UnauthorizedError as error:
             self._counts["unauthorized"] += 1
             if isinstance(request, wire.Publish):
                 self._reply(peer, correlation, wire.encode(wire.refusal(request, error)))
@@ -222,8 +213,8 @@ class Broker:
     def _answer(self, received: ReceivedRequest) -> bytes:
         try:
             return wire.encode_answer(self._answers.answer(received.request, received.principal))
-        except RelayError as error:
-            if isinstance(error, JournalError) and not isinstance(error, JournalPausedError):
+        except errors.RelayError as error:
+            if isinstance(error, errors.JournalError) and not isinstance(error, errors.JournalPausedError):
                 raise
             return wire.encode_failure(error)
         except (OSError, MemoryError):
@@ -234,7 +225,7 @@ class Broker:
             place = traceback.extract_tb(error.__traceback__)[-1]
             kind, where = type(error).__name__, f"{Path(place.filename).name}:{place.lineno}"
             log.error("request.failed", request=type(received.request).__name__, error=kind, where=where)
-            return wire.encode_failure(ProtocolError(f"the relay could not answer this request ({kind})"))
+            return wire.encode_failure(errors.ProtocolError(f"the relay could not answer this request ({kind})"))
 
     def _send_released(self) -> None:
         if self._copier is not None:
@@ -290,7 +281,7 @@ def open_after_former(data_dir: Path, settings: RelaySettings, copy: JournalCopy
     while True:
         try:
             return Broker(data_dir, settings, copy)
-        except JournalInUseError as error:
+        except errors.JournalInUseError as error:
             if time.monotonic() >= deadline_s:
                 raise
             if not is_logged:
@@ -346,7 +337,7 @@ class _Upkeep:
             self._journal.compact()
             is_compact = True
             log.info("journal.compacted")
-        except (JournalPausedError, TimeoutError) as error:
+        except (errors.JournalPausedError, TimeoutError) as error:
             log.warning("journal.not_compacted", error=type(error).__name__)
         ended_s = self._clock()
         rest_s = _REST * (ended_s - began_s)
@@ -370,14 +361,16 @@ def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
         for endpoint in endpoints:
             check_endpoint(setting, endpoint)
             if is_curve(endpoint) and "listen" not in setting:
-                raise RelaySettingsError(setting, f"{endpoint}: CURVE requires broker.listen or broker.feed_listen")
+                raise errors.RelaySettingsError(
+                    setting, f"{endpoint}: CURVE requires broker.listen or broker.feed_listen"
+                )
     names = [table.name for table in broker.tables]
     if len(names) != len(set(names)):
-        raise RelaySettingsError("broker.tables", "two tables have the same name")
+        raise errors.RelaySettingsError("broker.tables", "two tables have the same name")
     run = Path(data_dir).absolute() / "run"
     try:
         run.mkdir(mode=0o700, parents=True, exist_ok=True)
         run.chmod(0o700)
     except OSError as error:
-        raise RelaySettingsError("data_dir", f"{run}: {error.strerror}") from error
+        raise errors.RelaySettingsError("data_dir", f"{run}: {error.strerror}") from error
     return chosen

@@ -15,18 +15,11 @@ from secrets import token_bytes
 
 import msgspec
 
+from memory_agent import errors
 from memory_agent.archiving.chain import Header
 from memory_agent.archiving.objects import Objects, ObjectStore
 from memory_agent.archiving.restoration import begun_by, newest_epoch, restore, take_over
 from memory_agent.archiving.user_archive import Limits, UserArchive
-from memory_agent.errors import (
-    ArchiveUnavailableError,
-    FencedError,
-    InvalidInputError,
-    MemoryAgentError,
-    SettingsError,
-    StoreError,
-)
 from memory_agent.settings import ArchiveSettings, StoreSettings
 from relay import CopyUnavailableError, JournalError, JournalSettings, JournalSupersededError, rewind, skip_numbers
 from relay.disk import StoredChange, flush, write_private
@@ -61,27 +54,27 @@ def restore_journal(
     `InvalidInputError` and `JournalError`.
     """
     if folder.exists():
-        raise InvalidInputError("data_dir", f"{folder} already exists")
+        raise errors.InvalidInputError("data_dir", f"{folder} already exists")
     objects = _objects(settings)
     partial = folder.with_name(f".{folder.name}.restored")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         epoch = newest_epoch(objects)
         if not epoch:
-            raise StoreError(f"{settings.url} contains no journal")
+            raise errors.StoreError(f"{settings.url} contains no journal")
         marker = _Marker(token_bytes(16))
         begun = take_over(objects, _NAME, epoch, marker.owner)
         size = StoreSettings(map_size_bytes=journal.map_size_bytes)
         restored = restore(objects, _NAME, partial, settings=size)
         if restored is None or restored.position != begun.position:
-            raise StoreError(f"{settings.url} contains no journal, or another machine restores it, too")
+            raise errors.StoreError(f"{settings.url} contains no journal, or another machine restores it, too")
         _write_marker(partial, msgspec.structs.replace(marker, epoch=begun.position.epoch))
         last_seq = skip_numbers(partial, journal)
         rewind(partial, journal, cursors or {})
         partial.rename(folder)
         flush(folder.parent)
     except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror}") from error
+        raise errors.StoreError(f"{folder}: {error.strerror}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return last_seq
@@ -131,7 +124,7 @@ class ArchivedJournal:
             marker = msgspec.structs.replace(marker, epoch=newest)  # an earlier attempt was interrupted
             _write_marker(self._folder, marker)
         if newest != marker.epoch:
-            raise FencedError("the journal in the archive", marker.epoch, newest)
+            raise errors.FencedError("the journal in the archive", marker.epoch, newest)
         begun = take_over(self._objects, _NAME, newest, marker.owner)
         _write_marker(self._folder, msgspec.structs.replace(marker, epoch=begun.position.epoch))
         return begun
@@ -141,17 +134,17 @@ class ArchivedJournal:
 def _as_relay_errors() -> Iterator[None]:
     try:
         yield
-    except ArchiveUnavailableError as error:
+    except errors.ArchiveUnavailableError as error:
         raise CopyUnavailableError(str(error)) from error
-    except FencedError as error:
+    except errors.FencedError as error:
         raise JournalSupersededError(f"the archive contains a newer journal ({error}); {_ADVICE}") from error
-    except (MemoryAgentError, OSError, msgspec.DecodeError) as error:
+    except (errors.MemoryAgentError, OSError, msgspec.DecodeError) as error:
         raise JournalError(f"the copy of the journal: {error}") from error
 
 
 def _objects(settings: ArchiveSettings) -> Objects:
     if not settings.url:
-        raise SettingsError("archive.url", "must be set for a copy of the journal")
+        raise errors.SettingsError("archive.url", "must be set for a copy of the journal")
     return ObjectStore.open(settings).of_journal()
 
 

@@ -12,24 +12,7 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
-from memory_agent.archiving.chain import (
-    HEADER_BYTES,
-    NO_PREVIOUS,
-    Header,
-    Kind,
-    Restored,
-    base_body,
-    increment_body,
-    make_object,
-    object_name,
-    parse_derived,
-    parse_name,
-    read_base,
-    read_body,
-    read_changes,
-    read_header,
-    read_owner,
-)
+from memory_agent.archiving import chain
 from memory_agent.archiving.objects import Objects, make_folders
 from memory_agent.errors import ArchiveDamagedError, FencedError, InvalidInputError, StoreError
 from memory_agent.records.placement import Position
@@ -42,7 +25,7 @@ _SEAL_TRIES = 20
 _AT_ONCE = 64  # objects read concurrently; together at most about half a snapshot
 _COPIED_BYTES = 1 << 20
 
-_Object = tuple[Position, Kind]
+_Object = tuple[Position, chain.Kind]
 
 
 def restore(
@@ -52,7 +35,7 @@ def restore(
     at_least: Position | None = None,
     settings: StoreSettings | None = None,
     since: int = 0,
-) -> Restored | None:
+) -> chain.Restored | None:
     """Write the newest archived state into the folder `target`, which must not exist. Durable on return.
 
     `target` is the folder of the records. Objects of epochs before `since` do not count. Returns None if there is no
@@ -89,10 +72,10 @@ def restore(
     return restored
 
 
-def restore_derived(objects: Objects, restored: Restored, folder: Path) -> None:
+def restore_derived(objects: Objects, restored: chain.Restored, folder: Path) -> None:
     """Write the newest derived files of a restored state into `folder`, unverified. Raises as `Objects.get_file`."""
     for last in (restored.position, *restored.continued):
-        found = ((name, parse_derived(name)) for name in objects.names(last.epoch))
+        found = ((name, chain.parse_derived(name)) for name in objects.names(last.epoch))
         files = [(*one, name) for name, one in found if one is not None and one[0] <= last.number]
         newest = max((number for number, _, _ in files), default=None)
         for number, file, name in files:
@@ -102,7 +85,7 @@ def restore_derived(objects: Objects, restored: Restored, folder: Path) -> None:
             return
 
 
-def _require_recent(user_id: str, restored: Restored | None, at_least: Position | None) -> None:
+def _require_recent(user_id: str, restored: chain.Restored | None, at_least: Position | None) -> None:
     if at_least is not None and (restored is None or restored.position < at_least):
         newest = "there is none" if restored is None else f"the newest is {restored.position}"
         raise ArchiveDamagedError(f"the archive of {user_id} must contain the state {at_least}, but {newest}")
@@ -114,45 +97,47 @@ def newest_epoch(objects: Objects) -> int:
 
 def begun_by(objects: Objects, user_id: str, epoch: int) -> bytes | None:
     """Return the owner that began an epoch (`take_over`), or None if it has written more than that."""
-    base = object_name(0, "base")
+    base = chain.object_name(0, "base")
     if objects.names(epoch) != [base]:
         return None
     content = objects.get(epoch, [base])[0]
-    return read_owner(read_body(content, read_header(content, "base", Position(epoch, 0), user_id)))
+    return chain.read_owner(chain.read_body(content, chain.read_header(content, "base", Position(epoch, 0), user_id)))
 
 
-def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> Header:
+def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> chain.Header:
     """End an epoch and begin the next one; return the header of its first object. `epoch` is the newest, or 0.
 
     For archives without a lease. An empty increment takes the place of the next one in the epoch. So its owner finds
     itself superseded with its next flush, and everything that it acknowledged before is in the archive. Raises
     `FencedError` if another machine takes over, and `StoreError` if the owner is faster each time.
     """
-    continued, digest = Position(0, 0), NO_PREVIOUS
+    continued, digest = Position(0, 0), chain.NO_PREVIOUS
     if epoch:
         sealed = _sealed(objects, user_id, epoch)
         continued, digest = sealed.position, sealed.digest
-    header, content = make_object("base", Position(epoch + 1, 0), user_id, base_body(continued, owner), digest)
-    is_first = objects.create(epoch + 1, object_name(0, "base"), content)
+    header, content = chain.make_object(
+        "base", Position(epoch + 1, 0), user_id, chain.base_body(continued, owner), digest
+    )
+    is_first = objects.create(epoch + 1, chain.object_name(0, "base"), content)
     if not is_first or (newest := newest_epoch(objects)) != epoch + 1:
         raise FencedError(f"the archive of {user_id}", epoch + 1, epoch + 1 if not is_first else newest)
     return header
 
 
-def _sealed(objects: Objects, user_id: str, epoch: int) -> Header:
+def _sealed(objects: Objects, user_id: str, epoch: int) -> chain.Header:
     for _ in range(_SEAL_TRIES):
         parts = _of_epoch(objects, epoch)
         if not parts:
             raise FencedError(f"the archive of {user_id}", epoch, newest_epoch(objects))
         last, kind = parts[-1]
         try:
-            start = objects.get_start(epoch, object_name(last.number, kind), HEADER_BYTES)
+            start = objects.get_start(epoch, chain.object_name(last.number, kind), chain.HEADER_BYTES)
         except FileNotFoundError:  # replaced by a snapshot
             continue
-        previous = read_header(start, kind, last, user_id)
+        previous = chain.read_header(start, kind, last, user_id)
         position = Position(epoch, last.number + 1)
-        header, content = make_object("increment", position, user_id, increment_body([]), previous.digest)
-        if objects.create(epoch, object_name(position.number, "increment"), content) and all(
+        header, content = chain.make_object("increment", position, user_id, chain.increment_body([]), previous.digest)
+        if objects.create(epoch, chain.object_name(position.number, "increment"), content) and all(
             kind != "snapshot" or place < position for place, kind in _of_epoch(objects, epoch)
         ):
             return header  # otherwise the owner was faster, or has continued with a snapshot
@@ -166,23 +151,23 @@ class _Restoration:
         self._user_id = user_id
         self._folder = folder
         self._map_size_bytes = map_size_bytes
-        self._last: Header | None = None
+        self._last: chain.Header | None = None
         self._increment_bytes = 0
         self._continued: list[Position] = []
 
-    def run(self) -> Restored | None:
+    def run(self) -> chain.Restored | None:
         """Raises `FileNotFoundError` if an object disappears."""
-        chain = self._chain()
-        if not chain:
+        links = self._chain()
+        if not links:
             return None
-        self._last = snapshot = self._take_snapshot(chain[0])
-        if chain[1:]:
+        self._last = snapshot = self._take_snapshot(links[0])
+        if links[1:]:
             with closing(open_environment(self._folder, self._map_size_bytes)) as environment:
-                environment.apply(self._changes(chain[1:]))
+                environment.apply(self._changes(links[1:]))
             (self._folder / "lock.mdb").unlink()
         last, continued = self._last, tuple(self._continued)
-        return Restored(
-            last.position, last.digest, snapshot.body_bytes, len(chain) - 1, self._increment_bytes, continued
+        return chain.Restored(
+            last.position, last.digest, snapshot.body_bytes, len(links) - 1, self._increment_bytes, continued
         )
 
     def _chain(self) -> list[_Object]:
@@ -191,22 +176,24 @@ class _Restoration:
         found = next((parts for epoch in reversed(epochs) if (parts := _of_epoch(self._objects, epoch))), [])
         if not found and epochs != self._epochs():  # a new owner has replaced what was listed
             raise FileNotFoundError(f"of the epochs {epochs}")
-        chain = self._since_start(found)
-        while chain and chain[0][1] == "base":
-            body, header = self._read(chain[0], self._objects.get(*_place(chain[0]))[0])
-            continued = read_base(body, header)
+        links = self._since_start(found)
+        while links and links[0][1] == "base":
+            body, header = self._read(links[0], self._objects.get(*_place(links[0]))[0])
+            continued = chain.read_base(body, header)
             if not continued.epoch:
                 return []  # the first owner has written nothing yet
             earlier = [part for part in _of_epoch(self._objects, continued.epoch) if part[0] <= continued]
             if not earlier or earlier[-1][0] != continued:
-                raise ArchiveDamagedError(f"object {continued} is missing, which {chain[0][0]} continues")
+                raise ArchiveDamagedError(f"object {continued} is missing, which {links[0][0]} continues")
             self._continued.append(continued)
-            chain = self._since_start(earlier, header.previous) + chain
-        return chain
+            links = self._since_start(earlier, header.previous) + links
+        return links
 
-    def _header(self, part: _Object) -> Header:
+    def _header(self, part: _Object) -> chain.Header:
         epoch, (name,) = _place(part)
-        return read_header(self._objects.get_start(epoch, name, HEADER_BYTES), part[1], part[0], self._user_id)
+        return chain.read_header(
+            self._objects.get_start(epoch, name, chain.HEADER_BYTES), part[1], part[0], self._user_id
+        )
 
     def _epochs(self) -> list[int]:
         return [epoch for epoch in self._objects.epochs() if epoch >= self._since]
@@ -236,13 +223,13 @@ class _Restoration:
                 raise ArchiveDamagedError(f"an object before {position}.{kind} is missing")
         return used
 
-    def _take_snapshot(self, snapshot: _Object) -> Header:
+    def _take_snapshot(self, snapshot: _Object) -> chain.Header:
         content = self._folder / "object"
         epoch, (name,) = _place(snapshot)
         self._objects.get_file(epoch, name, content)
         digest = sha256()
         with content.open("rb") as source, (self._folder / DATA_FILE).open("xb") as target:
-            header = read_header(source.read(HEADER_BYTES), snapshot[1], snapshot[0], self._user_id)
+            header = chain.read_header(source.read(chain.HEADER_BYTES), snapshot[1], snapshot[0], self._user_id)
             while chunk := source.read(_COPIED_BYTES):
                 digest.update(chunk)
                 target.write(chunk)
@@ -252,12 +239,12 @@ class _Restoration:
         content.unlink()
         return header
 
-    def _changes(self, chain: Sequence[_Object]) -> Iterator[StoredChange]:
+    def _changes(self, links: Sequence[_Object]) -> Iterator[StoredChange]:
         """Yield the changes of all increments, after checking the link of each object to the one before it."""
-        while chain:
-            epoch = chain[0][0].epoch
-            group = [part for part in chain[:_AT_ONCE] if part[0].epoch == epoch]
-            contents = self._objects.get(epoch, [object_name(part[0].number, part[1]) for part in group])
+        while links:
+            epoch = links[0][0].epoch
+            group = [part for part in links[:_AT_ONCE] if part[0].epoch == epoch]
+            contents = self._objects.get(epoch, [chain.object_name(part[0].number, part[1]) for part in group])
             for part, content in zip(group, contents, strict=True):
                 body, header = self._read(part, content)
                 if self._last is None or header.previous != self._last.digest:
@@ -265,20 +252,20 @@ class _Restoration:
                 self._last = header
                 self._increment_bytes += len(content)
                 if header.kind == "increment":
-                    yield from read_changes(body, header)
-            chain = chain[len(group) :]
+                    yield from chain.read_changes(body, header)
+            links = links[len(group) :]
 
-    def _read(self, part: _Object, content: bytes) -> tuple[memoryview, Header]:
-        header = read_header(content, part[1], part[0], self._user_id)
-        return read_body(content, header), header
+    def _read(self, part: _Object, content: bytes) -> tuple[memoryview, chain.Header]:
+        header = chain.read_header(content, part[1], part[0], self._user_id)
+        return chain.read_body(content, header), header
 
 
 def _of_epoch(objects: Objects, epoch: int) -> list[_Object]:
     """Return the objects of an epoch in order; of two with the same number, the snapshot is the later one."""
-    found = (parse_name(name) for name in objects.names(epoch))
+    found = (chain.parse_name(name) for name in objects.names(epoch))
     return sorted((Position(epoch, name[0]), name[1]) for name in found if name is not None)
 
 
 def _place(part: _Object) -> tuple[int, list[str]]:
     position, kind = part
-    return position.epoch, [object_name(position.number, kind)]
+    return position.epoch, [chain.object_name(position.number, kind)]

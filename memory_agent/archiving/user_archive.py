@@ -17,20 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from memory_agent.archiving.chain import (
-    HEADER_BYTES,
-    NO_PREVIOUS,
-    Header,
-    Kind,
-    Restored,
-    base_body,
-    derived_name,
-    encode_changes,
-    increment_body,
-    make_object,
-    object_name,
-    parse_name,
-)
+from memory_agent.archiving import chain
 from memory_agent.archiving.objects import Objects
 from memory_agent.errors import ArchiveUnavailableError, FencedError, StoreError
 from memory_agent.records.placement import Position
@@ -75,7 +62,7 @@ class UserArchive:
         scratch: Path,
         limits: Limits | None = None,
         *,
-        begun: Header | None = None,
+        begun: chain.Header | None = None,
     ) -> None:
         """`scratch`: a folder for temporary copies. `begun`: from `restoration.take_over`, without a lease."""
         self._is_contested = begun is not None
@@ -93,10 +80,10 @@ class UserArchive:
         self._pending: list[bytes] = []  # one item per transaction; guarded by `_noting`
         self._pending_bytes = 0
         self._needs_snapshot = False  # instead of the pending changes; guarded by `_noting`
-        self._unsent: tuple[Header, bytes] | None = None  # may have arrived, so it is repeated without changes
+        self._unsent: tuple[chain.Header, bytes] | None = None  # may have arrived, so it is repeated without changes
         self._next_number = 0 if begun is None else 1
         self._last = Position(epoch, 0)
-        self._digest = NO_PREVIOUS if begun is None else begun.digest
+        self._digest = chain.NO_PREVIOUS if begun is None else begun.digest
         self._snapshot_number = 0
         self._snapshot_bytes = self._increments = self._increment_bytes = 0
         self._checked_until_s = 0.0
@@ -106,7 +93,7 @@ class UserArchive:
         self._sent_through = 0  # the greatest number that certainly arrived, if `begun`
         shutil.rmtree(scratch, ignore_errors=True)
 
-    def start(self, copy: Copy, continues: Restored | None = None, derived: Sequence[Path] = ()) -> None:
+    def start(self, copy: Copy, continues: chain.Restored | None = None, derived: Sequence[Path] = ()) -> None:
         """Start to archive the open store. `continues`: the store was opened on the files that `restore` wrote.
 
         Without it the first flush writes a snapshot. With it, all changes since the restore must have been noted.
@@ -120,11 +107,11 @@ class UserArchive:
         self._sent_derived = _versions(derived)
         self._snapshot_bytes = continues.snapshot_bytes
         self._increments, self._increment_bytes = continues.increments, continues.increment_bytes
-        self._unsent = self._made("base", base_body(continues.position))
+        self._unsent = self._made("base", chain.base_body(continues.position))
 
     def note(self, changes: Sequence[StoredChange] | None) -> None:
         """Add the changes of a commit, or None for a commit of unknown outcome. Does no I/O and does not raise."""
-        encoded = None if changes is None else encode_changes(changes)
+        encoded = None if changes is None else chain.encode_changes(changes)
         with self._noting:
             if self._needs_snapshot:
                 return
@@ -135,10 +122,10 @@ class UserArchive:
             self._pending_bytes += len(encoded)
 
     @property
-    def state(self) -> Restored:
+    def state(self) -> chain.Restored:
         """The state after the last flush, as `restore` would return it."""
         sizes = self._snapshot_bytes, self._increments, self._increment_bytes
-        return Restored(self._last, self._digest, *sizes, continued=self._continued)
+        return chain.Restored(self._last, self._digest, *sizes, continued=self._continued)
 
     def flush(self) -> Position:
         """Archive everything that was committed before the call. Return the position that contains it."""
@@ -153,7 +140,7 @@ class UserArchive:
             if pending is None:
                 self._write_snapshot()
             elif pending:
-                self._send(*self._made("increment", increment_body(pending)))
+                self._send(*self._made("increment", chain.increment_body(pending)))
             if self._has_older and not self._continued:
                 with suppress(ArchiveUnavailableError):
                     self._remove_older()
@@ -198,7 +185,7 @@ class UserArchive:
 
     def _is_kept(self, position: Position) -> bool:
         """Whether an earlier owner's object still exists. That owner may have deleted it late."""
-        found = (parse_name(name) for name in self._objects.names(position.epoch))
+        found = (chain.parse_name(name) for name in self._objects.names(position.epoch))
         return position.number in {name[0] for name in found if name is not None}
 
     def _drop_pending(self) -> None:
@@ -213,12 +200,12 @@ class UserArchive:
             taken, self._pending, self._pending_bytes = self._pending, [], 0
         return taken
 
-    def _made(self, kind: Kind, body: bytes) -> tuple[Header, bytes]:
-        return make_object(kind, Position(self._epoch, self._next_number), self._user_id, body, self._digest)
+    def _made(self, kind: chain.Kind, body: bytes) -> tuple[chain.Header, bytes]:
+        return chain.make_object(kind, Position(self._epoch, self._next_number), self._user_id, body, self._digest)
 
-    def _send(self, header: Header, content: bytes) -> None:
+    def _send(self, header: chain.Header, content: bytes) -> None:
         self._unsent = header, content
-        name = object_name(header.position.number, header.kind)
+        name = chain.object_name(header.position.number, header.kind)
         if not self._is_contested:
             self._objects.put(self._epoch, name, content)
         elif not self._objects.create(self._epoch, name, content) and self._stored(name) != content:
@@ -246,7 +233,9 @@ class UserArchive:
             self._sent_derived = versions
         with suppress(ArchiveUnavailableError):
             for link in links:
-                self._objects.put(self._epoch, derived_name(self._last.number, link.name), link, may_be_late=False)
+                self._objects.put(
+                    self._epoch, chain.derived_name(self._last.number, link.name), link, may_be_late=False
+                )
 
     def _stored(self, name: str) -> bytes | None:
         """Return an object that exists: by another machine, or by an earlier attempt whose reply was lost."""
@@ -259,7 +248,7 @@ class UserArchive:
         """Raise `FencedError` if another machine has written into this epoch. This machine writes only snapshots after
         the last object that certainly arrived.
         """
-        found = (parse_name(name) for name in self._objects.names(self._epoch))
+        found = (chain.parse_name(name) for name in self._objects.names(self._epoch))
         if any(one is not None and one[0] > self._sent_through and one[1] != "snapshot" for one in found):
             raise self._superseded()
         self._require_newest(self._epoch)
@@ -268,7 +257,7 @@ class UserArchive:
         self._is_superseded = True
         return FencedError(f"the archive of {self._user_id}", self._epoch, self._epoch + 1)
 
-    def _advance(self, header: Header) -> None:
+    def _advance(self, header: chain.Header) -> None:
         self._last, self._digest = header.position, header.digest
         self._sent_through = header.position.number
         self._next_number = header.position.number + 1
@@ -289,7 +278,7 @@ class UserArchive:
                 self._copy(Path(folder))
                 content = Path(folder) / "object"
                 header = self._seal(Path(folder) / DATA_FILE, content, number)
-                self._objects.put(self._epoch, object_name(number, "snapshot"), content)
+                self._objects.put(self._epoch, chain.object_name(number, "snapshot"), content)
             if self._is_contested:
                 self._require_alone()
         except BaseException as error:
@@ -302,15 +291,15 @@ class UserArchive:
         self._snapshot_bytes, self._increments, self._increment_bytes = header.body_bytes, 0, 0
         self._continued = ()
 
-    def _seal(self, body: Path, target: Path, number: int) -> Header:
+    def _seal(self, body: Path, target: Path, number: int) -> chain.Header:
         digest = sha256()
         with body.open("rb") as source, target.open("wb") as file:
-            file.seek(HEADER_BYTES)
+            file.seek(chain.HEADER_BYTES)
             while chunk := source.read(_COPIED_BYTES):
                 digest.update(chunk)
                 file.write(chunk)
             length = os.fstat(source.fileno()).st_size
-            header = Header(
+            header = chain.Header(
                 "snapshot", Position(self._epoch, number), self._user_id, length, digest.digest(), self._digest
             )
             file.seek(0)
@@ -320,7 +309,7 @@ class UserArchive:
     def _remove_older(self) -> None:
         """Delete all objects but the last snapshot and what follows it, and remains of interrupted writes."""
         epochs = self._require_newest(self._epoch)
-        found = [(name, parse_name(name)) for name in self._objects.names(self._epoch)]
+        found = [(name, chain.parse_name(name)) for name in self._objects.names(self._epoch)]
         older = [name for name, parsed in found if parsed is None or parsed[0] < self._snapshot_number]
         self._objects.remove(self._epoch, older)
         earlier = [epoch for epoch in epochs if epoch < self._epoch]
@@ -345,5 +334,5 @@ def _versions(files: Sequence[Path]) -> _Versions:
 
 def _is_seal(name: str, size_bytes: int) -> bool:
     """Whether an object only takes the place of an earlier owner's next one."""
-    parsed = parse_name(name)
-    return parsed is not None and parsed[1] == "increment" and size_bytes == HEADER_BYTES
+    parsed = chain.parse_name(name)
+    return parsed is not None and parsed[1] == "increment" and size_bytes == chain.HEADER_BYTES

@@ -14,16 +14,7 @@ from ulid import ULID
 from memory_agent.errors import UnhandledEventError
 from memory_agent.records.memories import STATED_PROVENANCES, MemoryRecord, Provenance, parted_provenance
 from memory_agent.settings import IngestSettings
-from memory_agent.signals.payloads import (
-    NotTextError,
-    clean,
-    read_name,
-    read_part,
-    read_unknown,
-    read_value,
-    roots,
-    small_fields,
-)
+from memory_agent.signals import payloads
 from memory_agent.signals.table import Signal, SignalTable
 from memory_agent.signals.verdicts import verdict
 from relay import Event
@@ -60,18 +51,18 @@ class EventReader:
         if not isinstance(event.payload, dict):
             raise UnhandledEventError(event.event_id, "payload: not an object")
         try:
-            return self._to_record(event, signal, roots(event.payload))
-        except NotTextError as error:
+            return self._to_record(event, signal, payloads.roots(event.payload))
+        except payloads.NotTextError as error:
             raise UnhandledEventError(event.event_id, f"{error}: not valid Unicode text") from error
 
     def words(self, event: Event) -> tuple[str, list[str]]:
         """Return the title and the unlabelled parts of an event's text; no parts for noise and unreadable text."""
         if not isinstance(event.payload, dict):
             return "", []
-        objects, signal = roots(event.payload), self.table.match(event.event_type)
+        objects, signal = payloads.roots(event.payload), self.table.match(event.event_type)
         try:
             return self._words(objects, signal)
-        except NotTextError:
+        except payloads.NotTextError:
             return "", []
 
     def _words(self, objects: Objects, signal: Signal | None) -> tuple[str, list[str]]:
@@ -79,8 +70,8 @@ class EventReader:
             return "", []
         title, parts = "", []
         if signal is not None:
-            title = _one_line(read_part(objects, self.table.titles[signal])) or ""
-            parts = [read_part(objects, part) for part in self.table.parts[signal] if not part.accompanies]
+            title = _one_line(payloads.read_part(objects, self.table.titles[signal])) or ""
+            parts = [payloads.read_part(objects, part) for part in self.table.parts[signal] if not part.accompanies]
         found = list(filter(None, parts)) or list(filter(None, [self._fallback_words(objects, ())]))
         return ("", []) if self._noise_of("\n".join(found)) else (title, found)
 
@@ -104,7 +95,7 @@ class EventReader:
             quality_score=self._quality(signal, objects),
             session_id=id_of(event, "session_id", objects),
             metadata=_metadata(event, objects, frozenset(parts), len(text) if kept != text else None),
-            title=_one_line(read_part(objects, self.table.titles[signal])),
+            title=_one_line(payloads.read_part(objects, self.table.titles[signal])),
             tags=_tags(objects),
             provenance=provenance or signal.provenance,
             cached_from=cached_from,
@@ -112,12 +103,12 @@ class EventReader:
             channel_id=id_of(event, "channel_id", objects),
             agent_id=id_of(event, "agent_id", objects),
             event_id=event.event_id,
-            type=clean(event.event_type, "event_type"),
-            phase=read_name(objects, "phase"),
+            type=payloads.clean(event.event_type, "event_type"),
+            phase=payloads.read_name(objects, "phase"),
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
-        found = [(part, read_part(objects, part)) for part in self.table.parts[signal]]
+        found = [(part, payloads.read_part(objects, part)) for part in self.table.parts[signal]]
         if not any(words for part, words in found if not part.accompanies):
             words = self._fallback_words(objects, {words for _, words in found})
             if not words:
@@ -130,15 +121,15 @@ class EventReader:
         return labelled
 
     def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
-        words = read_part(objects, self.table.fallback)
-        return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
+        words = payloads.read_part(objects, self.table.fallback)
+        return words if any(map(str.isalpha, words)) else payloads.read_unknown(objects[0], without) or words
 
     def _quality(self, signal: Signal, objects: Objects) -> float | None:
         stated = verdict(objects, self.table.outcomes) if signal.outcome else None
         return signal.quality if stated is None else stated.quality
 
     def _marked_as_noise(self, objects: Objects) -> str | None:
-        marks = (read_value(objects, name) for name in _MARKS)
+        marks = (payloads.read_value(objects, name) for name in _MARKS)
         reasons = (self.table.noise_of_word(mark) for mark in marks if isinstance(mark, str))
         return next((reason for reason in reasons if reason), None)
 
@@ -182,21 +173,21 @@ def _metadata(event: Event, objects: Objects, without: frozenset[str], chars: in
     }
     for name, value in own.items():
         if isinstance(value, str):
-            clean(value, name)
-    return small_fields(objects, without) | {name: value for name, value in own.items() if value is not None}
+            payloads.clean(value, name)
+    return payloads.small_fields(objects, without) | {name: value for name, value in own.items() if value is not None}
 
 
 def id_of(event: Event, name: str, objects: Objects) -> str | None:
     """Return the id called `name` from the event or its payload. Raises `NotTextError`."""
     own = getattr(event, name)
-    return clean(own, name) or None if own is not None else read_name(objects, name)
+    return payloads.clean(own, name) or None if own is not None else payloads.read_name(objects, name)
 
 
 def run_id_of(event: Event, objects: Objects) -> str | None:
     """Return the run id from the payload, or from an actor such as `conductor:run_7`. Raises `NotTextError`."""
     actor, colon, run_id = (event.actor_id or "").partition(":")
     of_actor = run_id if colon and actor == "conductor" else ""
-    return read_name(objects, "run_id") or clean(of_actor, "actor_id") or None
+    return payloads.read_name(objects, "run_id") or payloads.clean(of_actor, "actor_id") or None
 
 
 def _one_line(title: str) -> str | None:
@@ -204,14 +195,14 @@ def _one_line(title: str) -> str | None:
 
 
 def _tags(objects: Objects) -> tuple[str, ...]:
-    tags = read_value(objects, "tags")
+    tags = payloads.read_value(objects, "tags")
     if not isinstance(tags, list):
         return ()
-    texts = (clean(tag, "tags")[:_TAG_CHARS] for tag in tags if isinstance(tag, str))
+    texts = (payloads.clean(tag, "tags")[:_TAG_CHARS] for tag in tags if isinstance(tag, str))
     return tuple(dict.fromkeys(tag for tag in texts if tag))[:_MAX_TAGS]
 
 
 def _provenance(objects: Objects) -> tuple[Provenance | None, Provenance | None]:
-    stated = read_value(objects, "provenance")
+    stated = payloads.read_value(objects, "provenance")
     said = stated.lower() if isinstance(stated, str) else None
     return parted_provenance(next((provenance for provenance in STATED_PROVENANCES if provenance == said), None))

@@ -14,26 +14,8 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records.embedded import Embedded, Embedding, of_vector
 from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
+from memory_agent.storage import codec, stored_runs
 from memory_agent.storage.changes import Changes, LogEntry, Op, Words, texts_of
-from memory_agent.storage.codec import (
-    FORMAT,
-    NextVectors,
-    Usage,
-    encode_checked,
-    encode_entry,
-    encode_passages,
-    encode_record,
-    encode_vector,
-    encode_words,
-    name_key,
-    row_key,
-    row_number,
-    short_row,
-    unit_vector,
-    usage_of,
-    with_checksum,
-    without_checksum,
-)
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
@@ -55,18 +37,6 @@ from memory_agent.storage.snapshot import (
     VECTORS,
     WORD_BITS,
     Snapshot,
-)
-from memory_agent.storage.stored_runs import (
-    SHOWED_ITEMS,
-    RecallNote,
-    StoredTrajectory,
-    decode_note,
-    encode_note,
-    encode_trajectory,
-    index_entries,
-    note_entries,
-    recall_key,
-    trajectory_key,
 )
 from relay.disk import Transaction
 
@@ -106,14 +76,14 @@ class Batch(Snapshot):
             raise InvalidInputError("id", f"{record.id} is already stored")
         self._check_room()
         row = self.state.next_row
-        value, values = encode_record(row, record), self._encoded(row, record.text, vector)
+        value, values = codec.encode_record(row, record), self._encoded(row, record.text, vector)
         self._write(RECORDS, row, value)
-        self._transaction.put(IDS, name_key(record.id, "id"), short_row(row), append=True)
+        self._transaction.put(IDS, codec.name_key(record.id, "id"), codec.short_row(row), append=True)
         self.state.next_row = row + 1
         if record.event_id is not None:
             self.link_event(record.event_id, row)
-        if usage_of(record) != Usage():
-            self._write_usage(row, usage_of(record))
+        if codec.usage_of(record) != codec.Usage():
+            self._write_usage(row, codec.usage_of(record))
         self._write_embedded(row, values)
         self._settle_pending(row)
         self._log("put", row)
@@ -125,11 +95,13 @@ class Batch(Snapshot):
         """Like `put`, but add a memory whose values another store has encoded."""
         row = self.put(record, None)
         bodies = {VECTORS: vector, PASSAGES: passages, WORD_BITS: words}
-        self._write_embedded(row, {name: with_checksum(row, body) for name, body in bodies.items() if body is not None})
+        self._write_embedded(
+            row, {name: codec.with_checksum(row, body) for name, body in bodies.items() if body is not None}
+        )
         if vector is not None:
             self.state.ndim = len(vector) // 2
         if passages is not None or words is not None:
-            self.state.format = FORMAT
+            self.state.format = codec.FORMAT
         self._settle_pending(row)
         return row
 
@@ -143,24 +115,24 @@ class Batch(Snapshot):
         """Link the events with these keys to `row`, except known events."""
         for key in keys:
             if self._transaction.get(EVENTS, key) is None:
-                self._transaction.put(EVENTS, key, short_row(row))
+                self._transaction.put(EVENTS, key, codec.short_row(row))
 
     def knows_event(self, key: bytes) -> bool:
         return self._transaction.get(EVENTS, key) is not None
 
     def link_event(self, event_id: str, row: int) -> None:
         """Link an event to the memory in `row`, so that repeats are recognised."""
-        self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
+        self._transaction.put(EVENTS, codec.name_key(event_id, "event_id"), codec.short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
         """Set or replace the vectors and words of the memory in `row`; None marks it as lacking a vector."""
         record = self._require_row(row)
         self._check_room()
-        before = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
+        before = [self._transaction.get(database, codec.row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
         self._write_embedded(row, self._encoded(row, record.text, vector))
-        self._transaction.delete(NEXT, row_key(row))  # the text may be new
+        self._transaction.delete(NEXT, codec.row_key(row))  # the text may be new
         self._settle_pending(row)
-        after = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
+        after = [self._transaction.get(database, codec.row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
         if before[:2] == after[:2]:
             if before != after:
                 self._log("words", row)
@@ -175,12 +147,12 @@ class Batch(Snapshot):
         old = None if row is None else self.record(row)
         if row is None or old is None:
             raise InvalidInputError("id", f"{record.id} is not stored")
-        if usage_of(record) != usage_of(old):
-            self._write_usage(row, usage_of(record))
-        value = encode_record(row, record)
-        if value != self._transaction.get(RECORDS, row_key(row)):
+        if codec.usage_of(record) != codec.usage_of(old):
+            self._write_usage(row, codec.usage_of(record))
+        value = codec.encode_record(row, record)
+        if value != self._transaction.get(RECORDS, codec.row_key(row)):
             self._check_room()
-            self._transaction.put(RECORDS, row_key(row), value)
+            self._transaction.put(RECORDS, codec.row_key(row), value)
             self._log("reword" if _is_reworded(old, record) else "update", row)
         return row
 
@@ -208,8 +180,8 @@ class Batch(Snapshot):
         if record is None:
             return False
         for database in OF_A_ROW:
-            self._transaction.delete(database, row_key(row))
-        self._transaction.delete(IDS, name_key(record.id, "id"))
+            self._transaction.delete(database, codec.row_key(row))
+        self._transaction.delete(IDS, codec.name_key(record.id, "id"))
         self._log("delete", row)
         return True
 
@@ -228,11 +200,11 @@ class Batch(Snapshot):
         self.count(counter, by)
 
     def set_blob(self, name: str, value: bytes | None) -> None:
-        key = BLOB_PREFIX + name_key(name, "name")
+        key = BLOB_PREFIX + codec.name_key(name, "name")
         if value is None:
             self._transaction.delete(META, key)
         else:
-            self._transaction.put(META, key, with_checksum(0, value))
+            self._transaction.put(META, key, codec.with_checksum(0, value))
 
     def set_stamp(self, stamp: str) -> None:
         """Set the stamp of the embedder of the vectors. If it changes, all vectors and words are dropped."""
@@ -252,7 +224,7 @@ class Batch(Snapshot):
     def begin_next(self, stamp: str, words_stamp: str) -> None:
         if self.state.next is None or self.state.next.stamp != stamp:
             self.drop_next()
-            self.state.next = NextVectors(stamp=stamp, words_stamp=words_stamp)
+            self.state.next = codec.NextVectors(stamp=stamp, words_stamp=words_stamp)
         for key in self._bare_keys() if self.state.next.rejected else ():
             self._transaction.delete(NEXT, key)
         self.state.next.rejected = 0
@@ -268,7 +240,7 @@ class Batch(Snapshot):
         if found is not None:
             shape = (of.ndim, of.word_bytes)
             values, of.ndim, of.word_bytes = _encode(row, found, *shape, takes_words=bool(of.words_stamp))
-        self._write(NEXT, row, with_checksum(row, msgspec.msgpack.encode(values)))
+        self._write(NEXT, row, codec.with_checksum(row, msgspec.msgpack.encode(values)))
 
     def adopt_next(self) -> bool:
         """Replace all vectors with those of the next embedder and return True, or return False if any is missing.
@@ -289,14 +261,14 @@ class Batch(Snapshot):
         self.state.stamp, self.state.words_stamp = of.stamp, of.words_stamp or None
         self.state.ndim, self.state.word_bytes = of.ndim, of.word_bytes
         for key, value in self._transaction.scan(NEXT):
-            row = row_number(key)
+            row = codec.row_number(key)
             if self._transaction.get(RECORDS, key) is None:  # deleted by an earlier version
                 continue
-            body = without_checksum(row, value, NEXT)
+            body = codec.without_checksum(row, value, NEXT)
             for database, encoded in msgspec.msgpack.decode(body, type=dict[str, bytes]).items():
                 self._write(database, row, encoded)
             self._settle_pending(row)
-        self.state.format = FORMAT if of.words_stamp else self.state.format
+        self.state.format = codec.FORMAT if of.words_stamp else self.state.format
         self.drop_next()
         return True
 
@@ -310,7 +282,7 @@ class Batch(Snapshot):
 
     def forget_changes_through(self, seq: int) -> None:
         """Delete the change log up to and including change `seq`."""
-        old = [key for key, _ in self._transaction.scan(CHANGES) if row_number(key) <= seq]
+        old = [key for key, _ in self._transaction.scan(CHANGES) if codec.row_number(key) <= seq]
         for key in old:
             self._transaction.delete(CHANGES, key)
         self.state.forgotten_through = min(max(self.state.forgotten_through, seq), self.state.last_change)
@@ -318,23 +290,23 @@ class Batch(Snapshot):
     def touch(self, touches: Touches) -> None:
         """Add recalls to the usage of memories, as `row -> (count, last time)`."""
         for row, (times, now) in touches.items():
-            if self._transaction.get(RECORDS, row_key(row)) is not None:
+            if self._transaction.get(RECORDS, codec.row_key(row)) is not None:
                 usage = self.usage(row)
                 recalled = max(microseconds(now, "now"), usage.last_recalled_us or 0)
                 self._write_usage(
                     row,
-                    Usage(usage.times_recalled + times, recalled, usage.used, usage.reward_sum),
+                    codec.Usage(usage.times_recalled + times, recalled, usage.used, usage.reward_sum),
                 )
 
     def set_utility(self, row: int, used: int, reward_sum: float) -> None:
         old = self.usage(row)
-        new = Usage(old.times_recalled, old.last_recalled_us, used, reward_sum)
-        if new != old and self._transaction.get(RECORDS, row_key(row)) is not None:
+        new = codec.Usage(old.times_recalled, old.last_recalled_us, used, reward_sum)
+        if new != old and self._transaction.get(RECORDS, codec.row_key(row)) is not None:
             self._write_usage(row, new)
 
-    def put_trajectory(self, run: StoredTrajectory) -> StoredTrajectory:
+    def put_trajectory(self, run: stored_runs.StoredTrajectory) -> stored_runs.StoredTrajectory:
         """Store a run and return it; its `number` is assigned when it first ends."""
-        key = trajectory_key(run.id)
+        key = stored_runs.trajectory_key(run.id)
         old = self.run_of_key(key)
         if run.number is None and old is not None:
             run = msgspec.structs.replace(run, number=old.number)
@@ -344,44 +316,44 @@ class Batch(Snapshot):
         if old == run:
             return run
         self._check_room()
-        self._transaction.put(RUNS, key, encode_trajectory(run))
+        self._transaction.put(RUNS, key, stored_runs.encode_trajectory(run))
         self._index_run(old, run)
         return run
 
     def delete_trajectory(self, run_id: str) -> None:
-        key = trajectory_key(run_id)
+        key = stored_runs.trajectory_key(run_id)
         old = self.run_of_key(key)
         self._transaction.delete(RUNS, key)
         self._index_run(old, None)
 
-    def put_note(self, note: RecallNote) -> None:
+    def put_note(self, note: stored_runs.RecallNote) -> None:
         """Store the note of a recall. Notes of a run are not pruned."""
         self.delete_note(note.recall_id)
         database = RECALLS if note.run_id is None else RUN_RECALLS
-        self._transaction.put(database, recall_key(note.recall_id), encode_note(note))
-        for entry, value in note_entries(note).items():
+        self._transaction.put(database, stored_runs.recall_key(note.recall_id), stored_runs.encode_note(note))
+        for entry, value in stored_runs.note_entries(note).items():
             self._transaction.put(RECALL_INDEX, entry, value)
 
     def delete_note(self, recall_id: str) -> None:
         old = self.recall_note(recall_id)
         if old is not None:
-            self._transaction.delete(RECALLS if old.run_id is None else RUN_RECALLS, recall_key(recall_id))
-            for entry in note_entries(old):
+            self._transaction.delete(RECALLS if old.run_id is None else RUN_RECALLS, stored_runs.recall_key(recall_id))
+            for entry in stored_runs.note_entries(old):
                 self._transaction.delete(RECALL_INDEX, entry)
 
-    def take_notes(self, notes: Iterable[RecallNote]) -> None:
+    def take_notes(self, notes: Iterable[stored_runs.RecallNote]) -> None:
         """Store new notes of recalls."""
         for note in notes:
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)
                 self.count(f"served.{note.served}")
                 if note.items:
-                    self.count(SHOWED_ITEMS)
+                    self.count(stored_runs.SHOWED_ITEMS)
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
         """Delete notes without a run, older than `oldest_us` or beyond the newest `keep`; return their number."""
         excess = max(self.waiting_count - keep, 0)
-        notes = (decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
+        notes = (stored_runs.decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
         numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))
         doomed = [note.recall_id for _, note in numbered]
         for recall_id in doomed:
@@ -400,13 +372,13 @@ class Batch(Snapshot):
 
     def finish(self) -> None:
         """Write the state and set `changes`, before the commit."""
-        self._transaction.put(META, STATE_KEY, encode_checked(0, self.state))
+        self._transaction.put(META, STATE_KEY, codec.encode_checked(0, self.state))
         after = self.state.last_change - len(self._entries)  # higher than at the start if vectors were dropped
         self.changes = self.changes_of(after, tuple(self.resolve(self._entries)))
 
-    def _index_run(self, old: StoredTrajectory | None, new: StoredTrajectory | None) -> None:
-        before = {} if old is None else index_entries(old)
-        after = {} if new is None else index_entries(new)
+    def _index_run(self, old: stored_runs.StoredTrajectory | None, new: stored_runs.StoredTrajectory | None) -> None:
+        before = {} if old is None else stored_runs.index_entries(old)
+        after = {} if new is None else stored_runs.index_entries(new)
         for entry in before.keys() - after.keys():
             self._transaction.delete(RUN_INDEX, entry)
         for entry, value in sorted(after.items()):
@@ -432,14 +404,14 @@ class Batch(Snapshot):
         return record
 
     def _write(self, database: str, row: int, value: bytes) -> None:
-        self._transaction.put(database, row_key(row), value, append=True)
+        self._transaction.put(database, codec.row_key(row), value, append=True)
 
     def _write_embedded(self, row: int, values: Mapping[str, bytes]) -> None:
         for database in (VECTORS, PASSAGES, WORD_BITS):
             if database in values:
                 self._write(database, row, values[database])
             else:
-                self._transaction.delete(database, row_key(row))
+                self._transaction.delete(database, codec.row_key(row))
 
     def _encoded(self, row: int, text: str, vector: Embedded | Embedding | None) -> dict[str, bytes]:
         """Return the stored vector, words and passages of a text, by database. Raises `InvalidInputError`."""
@@ -448,18 +420,18 @@ class Batch(Snapshot):
         found = vector if isinstance(vector, Embedded) else of_vector(text, np.asarray(vector))
         shape = (self.state.ndim, self.state.word_bytes)
         values, self.state.ndim, self.state.word_bytes = _encode(row, found, *shape, takes_words=self._takes_words)
-        self.state.format = FORMAT if self._takes_words else self.state.format
+        self.state.format = codec.FORMAT if self._takes_words else self.state.format
         return values
 
     def _settle_pending(self, row: int) -> None:
         wanted = (VECTORS,) if self.state.words_stamp is None else (VECTORS, WORD_BITS)
-        if all(self._transaction.get(database, row_key(row)) is not None for database in wanted):
-            self._transaction.delete(PENDING, row_key(row))
+        if all(self._transaction.get(database, codec.row_key(row)) is not None for database in wanted):
+            self._transaction.delete(PENDING, codec.row_key(row))
         else:
             self._write(PENDING, row, b"")
 
-    def _write_usage(self, row: int, usage: Usage) -> None:
-        self._transaction.put(USAGE, row_key(row), encode_checked(row, usage))
+    def _write_usage(self, row: int, usage: codec.Usage) -> None:
+        self._transaction.put(USAGE, codec.row_key(row), codec.encode_checked(row, usage))
 
     def _await_all(self) -> None:
         self._transaction.clear(PENDING)
@@ -480,22 +452,22 @@ class Batch(Snapshot):
         entry = LogEntry(op, row)
         self.state.last_change = change = self.state.last_change + 1
         self._entries.append(entry)
-        self._write(CHANGES, change, encode_entry(change, entry))
+        self._write(CHANGES, change, codec.encode_entry(change, entry))
 
 
 def _encode(
     row: int, found: Embedded, ndim: int | None, word_bytes: int | None, *, takes_words: bool
 ) -> tuple[dict[str, bytes], int, int | None]:
     """Return a text's values by database, d, and the bytes of a word. Raises `InvalidInputError`."""
-    first, *further = (unit_vector(one, ndim) for one in found.vectors)
-    values = {VECTORS: encode_vector(row, first)}
+    first, *further = (codec.unit_vector(one, ndim) for one in found.vectors)
+    values = {VECTORS: codec.encode_vector(row, first)}
     if takes_words:
         width = found.word_bits.shape[1]
         if not width or word_bytes not in (None, width):
             raise InvalidInputError("words", f"have {width} bytes each, expected {word_bytes}")
-        values[WORD_BITS] = encode_words(row, Words(found.word_bits, found.length))
+        values[WORD_BITS] = codec.encode_words(row, Words(found.word_bits, found.length))
         if further:
-            values[PASSAGES] = encode_passages(row, found.spans, np.stack(further))
+            values[PASSAGES] = codec.encode_passages(row, found.spans, np.stack(further))
         word_bytes = width
     return values, int(first.size), word_bytes
 

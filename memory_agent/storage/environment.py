@@ -6,19 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import relay
-from memory_agent.errors import (
-    DeadlineExceededError,
-    EncryptionKeyMissingError,
-    FencedError,
-    InvalidInputError,
-    SettingsError,
-    StoreDamagedError,
-    StoreEncryptedError,
-    StoreError,
-    StoreFullError,
-    StoreNotEncryptedError,
-    StoreOwnedElsewhereError,
-)
+from memory_agent import errors
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import DATABASES, FORMS
@@ -30,13 +18,13 @@ from relay.disk import last_epoch as epoch_of_last_owner
 RECORDS_FOLDER = "records"
 _PURPOSE = "records"
 STORE_ERRORS = ErrorFamily(
-    failed=StoreError,
-    full=StoreFullError,
-    damaged=StoreDamagedError,
-    in_use=StoreOwnedElsewhereError,
-    fenced=FencedError,
-    is_encrypted=StoreEncryptedError,
-    not_encrypted=StoreNotEncryptedError,
+    failed=errors.StoreError,
+    full=errors.StoreFullError,
+    damaged=errors.StoreDamagedError,
+    in_use=errors.StoreOwnedElsewhereError,
+    fenced=errors.FencedError,
+    is_encrypted=errors.StoreEncryptedError,
+    not_encrypted=errors.StoreNotEncryptedError,
 )
 
 
@@ -48,7 +36,7 @@ def compact(environment: Environment) -> None:
     try:
         environment.compact()
     except TimeoutError as error:
-        raise DeadlineExceededError(str(error)) from error
+        raise errors.DeadlineExceededError(str(error)) from error
 
 
 def own(folder: Path, role: Role, takeover_after_s: float = 5.0) -> OwnerLock:
@@ -119,15 +107,15 @@ class UserKey:
                 self._ring.cipher(SYSTEM_USER, purpose)  # raises if the key folder is missing
             return self._ring.cipher(self.user_id, purpose, create=create)
         except relay.EncryptionKeyMissingError as error:
-            raise EncryptionKeyMissingError(error.user_id, error.folder) from error
+            raise errors.EncryptionKeyMissingError(error.user_id, error.folder) from error
         except relay.KeyFileError as error:
-            raise StoreError(str(error)) from error
+            raise errors.StoreError(str(error)) from error
         except relay.MalformedEventError as error:
-            raise InvalidInputError("user_id", error.reason) from error
+            raise errors.InvalidInputError("user_id", error.reason) from error
 
-    def missing(self) -> EncryptionKeyMissingError:
+    def missing(self) -> errors.EncryptionKeyMissingError:
         """Return the error for a store that is encrypted with a different key."""
-        return EncryptionKeyMissingError(self.user_id, str(self._ring.folder))
+        return errors.EncryptionKeyMissingError(self.user_id, str(self._ring.folder))
 
 
 def open_user_key(
@@ -137,7 +125,7 @@ def open_user_key(
     try:
         ring = open_key_ring(settings, data_dir, is_shared=is_shared)
     except relay.RelaySettingsError as error:
-        raise SettingsError(error.setting, error.reason) from error
+        raise errors.SettingsError(error.setting, error.reason) from error
     if ring is None:
         return None
     is_one_of_many = user_id != SYSTEM_USER and (journal_folder(data_dir).exists() or ring_file(data_dir).exists())
@@ -154,9 +142,9 @@ def require_plain(data_dir: Path) -> None:
     """Raise `StoreEncryptedError` if the data folder is encrypted, and `StoreError` if that cannot be read."""
     try:
         if read_ring(data_dir) is not None:
-            raise StoreEncryptedError(str(data_dir))
+            raise errors.StoreEncryptedError(str(data_dir))
     except relay.KeyFileError as error:
-        raise StoreError(str(error)) from error
+        raise errors.StoreError(str(error)) from error
 
 
 def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
@@ -167,6 +155,6 @@ def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
     ring = open_key_ring(settings, data_dir)
     try:
         if ring is not None and ring.is_away():
-            raise EncryptionKeyMissingError(SYSTEM_USER, str(ring.folder))
+            raise errors.EncryptionKeyMissingError(SYSTEM_USER, str(ring.folder))
     except relay.KeyFileError as error:
-        raise StoreError(str(error)) from error
+        raise errors.StoreError(str(error)) from error

@@ -17,25 +17,7 @@ import msgspec
 import numpy as np
 from ulid import ULID
 
-from memory_agent.errors import (
-    IndexDamagedError,
-    IndexUnavailableError,
-    IndexUnusableError,
-    InvalidInputError,
-    MemoryAgentError,
-)
-from memory_agent.indexes import (
-    EVERYTHING,
-    SHARED,
-    Entry,
-    Hits,
-    IndexOf,
-    Position,
-    VectorIndex,
-    Where,
-    forget_user,
-    open_index,
-)
+from memory_agent import errors, indexes
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.settings import StoreSettings
@@ -69,7 +51,7 @@ class _Openings(msgspec.Struct, frozen=True, array_like=True):
     present: str = ""
     former: tuple[tuple[str, int], ...] = ()
 
-    def include(self, position: Position) -> bool:
+    def include(self, position: indexes.Position) -> bool:
         """Whether the changes that an index includes are changes of this store."""
         return position.opening == self.present or any(
             position.opening == one and position.applied <= last_change for one, last_change in self.former
@@ -89,11 +71,11 @@ _openings = msgspec.msgpack.Decoder(_Openings)
 class IndexFollower:
     """An index and the store that it is derived from. Thread-safe."""
 
-    def __init__(self, store: Store, index: VectorIndex) -> None:
+    def __init__(self, store: Store, index: indexes.VectorIndex) -> None:
         """Does not use the engine yet. Call `start`."""
         self.index = index
         self.is_behind = True
-        self.failure: MemoryAgentError | None = None
+        self.failure: errors.MemoryAgentError | None = None
         self._store = store
         self._writing = threading.Lock()
         self._starting = threading.Lock()
@@ -117,7 +99,7 @@ class IndexFollower:
             return
         try:
             self._bring_up(fills=self._store.counts().memories <= _STEP)
-        except MemoryAgentError as error:
+        except errors.MemoryAgentError as error:
             self._fail(error)
         if self.is_behind or self.index.is_due:
             self._try_again()
@@ -136,17 +118,19 @@ class IndexFollower:
                 self.index.begin(msgspec.structs.replace(position_of(snapshot), filled=0))
         self._bring_up()
 
-    def nearest(self, query: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
+    def nearest(
+        self, query: Embedding, limit: int, where: indexes.Where = indexes.EVERYTHING, timeout_s: float | None = None
+    ) -> indexes.Hits:
         """Return the nearest passages. Raises `IndexUnusableError`, and `IndexUnavailableError`, also if it is late."""
         if self.is_behind:
             reason = "it is being filled" if self.failure is None else str(self.failure)
-            raise IndexUnavailableError(self.index.name, reason)
+            raise errors.IndexUnavailableError(self.index.name, reason)
         try:
             return self.index.search(query, limit, where, timeout_s)
         except TimeoutError as error:  # other searches may have more time
-            raise IndexUnavailableError(self.index.name, "it did not answer in time") from error
-        except MemoryAgentError as error:
-            if not isinstance(error, InvalidInputError):
+            raise errors.IndexUnavailableError(self.index.name, "it did not answer in time") from error
+        except errors.MemoryAgentError as error:
+            if not isinstance(error, errors.InvalidInputError):
                 self._fail(error)
                 self._try_again()
             raise
@@ -177,7 +161,7 @@ class IndexFollower:
             thread = self._thread
         if thread is not None:
             thread.join()
-        with suppress(MemoryAgentError):
+        with suppress(errors.MemoryAgentError):
             self.index.close()
 
     def _bring_up(self, report: Report | None = None, *, fills: bool = True) -> None:
@@ -185,7 +169,7 @@ class IndexFollower:
             while not self._closing.is_set():
                 try:
                     is_complete = self._apply()
-                except IndexDamagedError:
+                except errors.IndexDamagedError:
                     self.index.clear()
                     is_complete = False
                 if not (is_complete or fills):
@@ -255,7 +239,7 @@ class IndexFollower:
             if report is not None:
                 report(min(done, total), total)
 
-    def _fail(self, error: MemoryAgentError) -> None:
+    def _fail(self, error: errors.MemoryAgentError) -> None:
         if not self.is_behind or self.failure is None:
             log.warning("index.failed", engine=self.index.name, error=type(error).__name__)
         self.is_behind, self.failure = True, error
@@ -272,21 +256,21 @@ class IndexFollower:
         while self.is_behind and not self._closing.is_set():
             try:
                 self._bring_up()
-            except MemoryAgentError as error:
+            except errors.MemoryAgentError as error:
                 self._fail(error)
                 self._closing.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         if self.index.is_due and not self._closing.is_set():
             try:
                 self.index.compact()
-            except MemoryAgentError as error:  # searches still work, and the next batch tries again
+            except errors.MemoryAgentError as error:  # searches still work, and the next batch tries again
                 log.warning("index.not_compacted", engine=self.index.name, error=type(error).__name__)
 
 
-def position_of(snapshot: Snapshot) -> Position:
+def position_of(snapshot: Snapshot) -> indexes.Position:
     """Return the position of an index that includes all changes of a store."""
     state, stored = snapshot.state, snapshot.blob(_OPENINGS_BLOB)
-    return Position(
+    return indexes.Position(
         lineage=state.lineage,
         stamp=state.stamp or "",
         ndim=state.ndim or 0,
@@ -295,26 +279,26 @@ def position_of(snapshot: Snapshot) -> Position:
     )
 
 
-def _entries(changes: list[Change]) -> Iterator[Entry]:
+def _entries(changes: list[Change]) -> Iterator[indexes.Entry]:
     for change in changes:
         if change.record is not None and change.vector is not None:
             yield _entry(change.row, change.record, change.vector, change.passages)
 
 
-def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding | None) -> Entry:
+def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding | None) -> indexes.Entry:
     names = (record.kind, record.source, record.session_id, record.run_id, record.channel_id, record.agent_id)
     vectors = vector[None] if further is None else np.concatenate([vector[None], further])
-    return Entry(row, vectors, names, microseconds(record.timestamp, "timestamp"))
+    return indexes.Entry(row, vectors, names, microseconds(record.timestamp, "timestamp"))
 
 
-def open_follower(store: Store, of: IndexOf) -> IndexFollower | None:
+def open_follower(store: Store, of: indexes.IndexOf) -> IndexFollower | None:
     """Open the index that a store names, or that of the settings for a store without memories; None if built-in."""
     of, engine = with_key(of, store.key), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
         engine = of.settings.engine
-        open_index(engine, of).close()  # raises if the settings contradict each other
+        indexes.open_index(engine, of).close()  # raises if the settings contradict each other
         name_engine(store, engine)
-    return None if engine == "builtin" else IndexFollower(store, open_index(engine, of))
+    return None if engine == "builtin" else IndexFollower(store, indexes.open_index(engine, of))
 
 
 def engine_of(store: Store) -> str:
@@ -333,7 +317,7 @@ def engine_named(snapshot: Snapshot) -> str:
     return "builtin" if named is None else named.decode()
 
 
-def with_key(of: IndexOf, key: UserKey | None) -> IndexOf:
+def with_key(of: indexes.IndexOf, key: UserKey | None) -> indexes.IndexOf:
     """Return `of` with the key of an encrypted store. Raises `EncryptionKeyMissingError`."""
     return of._replace(secret=None if key is None else key.cipher("index").file_key)
 
@@ -343,24 +327,24 @@ def name_engine(store: Store, engine: str) -> None:
     with store.batch() as batch:
         former = batch.blob(ENGINE_BLOB)
         batch.set_blob(ENGINE_BLOB, None if engine == "builtin" else engine.encode())
-        if SHARED in (engine, (former or b"").decode()):
-            batch.set_blob(_LEFT_BLOB, None if engine == SHARED else b"1")
+        if indexes.SHARED in (engine, (former or b"").decode()):
+            batch.set_blob(_LEFT_BLOB, None if engine == indexes.SHARED else b"1")
 
 
 def note_left(store: Store, engine: str) -> None:
     """Record that an unused index is going to be filled. Durable on return."""
-    if engine == SHARED and engine_of(store) != engine:
+    if engine == indexes.SHARED and engine_of(store) != engine:
         with store.batch() as batch:
             batch.set_blob(_LEFT_BLOB, b"1")
 
 
-def remove_left(store: Store, of: IndexOf) -> None:
+def remove_left(store: Store, of: indexes.IndexOf) -> None:
     """Remove what a migration left in a database, or raise `IndexUnavailableError` or `IndexUnusableError`."""
     if store.blob(_LEFT_BLOB) is None:
         return
     if not of.settings.url:
         reason = "it may contain vectors of an interrupted migration, and index.url is empty"
-        raise IndexUnusableError(SHARED, reason, "set index.url until they are removed")
-    forget_user(of.settings, of.user_id)
+        raise errors.IndexUnusableError(indexes.SHARED, reason, "set index.url until they are removed")
+    indexes.forget_user(of.settings, of.user_id)
     with store.batch() as batch:
         batch.set_blob(_LEFT_BLOB, None)

@@ -16,46 +16,8 @@ import numpy.typing as npt
 from memory_agent.errors import StoreDamagedError
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, microseconds
+from memory_agent.storage import codec, stored_runs
 from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, StoredWords, Words, settle
-from memory_agent.storage.codec import (
-    StoreState,
-    Usage,
-    decode,
-    decode_entry,
-    decode_record,
-    index_end,
-    index_place,
-    indexed_key,
-    name_key,
-    passages_body,
-    passages_of,
-    row_key,
-    row_number,
-    vector_body,
-    vector_bytes,
-    vectors_of,
-    without_checksum,
-    words_body,
-    words_of,
-    words_of_rows,
-)
-from memory_agent.storage.stored_runs import (
-    ASKED,
-    LISTED,
-    NUMBERED,
-    OPEN,
-    RECALLED,
-    USING,
-    RecallNote,
-    StoredTrajectory,
-    Use,
-    again_id,
-    decode_note,
-    decode_trajectory,
-    decode_use,
-    recall_key,
-    trajectory_key,
-)
 from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
 from relay.disk import Transaction
 
@@ -81,8 +43,8 @@ STATE_KEY = b"state"
 BLOB_PREFIX = b"blob:"
 _LONGEST_ROW = 8  # bytes
 
-_states = msgspec.msgpack.Decoder(StoreState)
-_usages = msgspec.msgpack.Decoder(Usage)
+_states = msgspec.msgpack.Decoder(codec.StoreState)
+_usages = msgspec.msgpack.Decoder(codec.Usage)
 
 
 class Counts(NamedTuple):
@@ -102,78 +64,86 @@ class Snapshot:
         self.kept: dict[str, bytes] = {}  # a cache for blobs that never change
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
-        value = self._transaction.get(RECORDS, row_key(row))
+        value = self._transaction.get(RECORDS, codec.row_key(row))
         if value is None:
             return None
-        return decode_record(row, value, self.usage(row), self.vector(row) if with_embedding else None)
+        return codec.decode_record(row, value, self.usage(row), self.vector(row) if with_embedding else None)
 
-    def usage(self, row: int) -> Usage:
-        value = self._transaction.get(USAGE, row_key(row))
-        return Usage() if value is None else decode(_usages, row, without_checksum(row, value, "usage"), "usage")
+    def usage(self, row: int) -> codec.Usage:
+        value = self._transaction.get(USAGE, codec.row_key(row))
+        return (
+            codec.Usage()
+            if value is None
+            else codec.decode(_usages, row, codec.without_checksum(row, value, "usage"), "usage")
+        )
 
     def vector(self, row: int) -> Embedding | None:
         """Return the vector, (d,) float32 of unit length, or None if the row has no vector."""
-        value = self._transaction.get(VECTORS, row_key(row))
-        return None if value is None else vectors_of([vector_body(row, value, self._ndim)], self._ndim)[0]
+        value = self._transaction.get(VECTORS, codec.row_key(row))
+        return None if value is None else codec.vectors_of([codec.vector_body(row, value, self._ndim)], self._ndim)[0]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
         """Return the vectors, (n, d) float32 of unit length, or all zeros for a row without a vector."""
-        absent = bytes(vector_bytes(self._ndim))
+        absent = bytes(codec.vector_bytes(self._ndim))
         bodies = []
         for row in np.asarray(rows, dtype=np.int64).tolist():
-            value = self._transaction.get(VECTORS, row_key(row))
-            bodies.append(absent if value is None else vector_body(row, value, self._ndim))
-        return vectors_of(bodies, self._ndim)
+            value = self._transaction.get(VECTORS, codec.row_key(row))
+            bodies.append(absent if value is None else codec.vector_body(row, value, self._ndim))
+        return codec.vectors_of(bodies, self._ndim)
 
     def passages(self, row: int) -> tuple[npt.NDArray[np.int32], Embedding] | None:
         """Return the spans (p, 2) of a text's passages in characters, and the further vectors (p - 1, d), or None."""
-        value = self._transaction.get(PASSAGES, row_key(row))
-        return None if value is None else passages_of(passages_body(row, value, self._ndim), self._ndim)
+        value = self._transaction.get(PASSAGES, codec.row_key(row))
+        return None if value is None else codec.passages_of(codec.passages_body(row, value, self._ndim), self._ndim)
 
     def words(self, row: int) -> Words | None:
-        value = self._transaction.get(WORD_BITS, row_key(row))
-        return None if value is None else words_of(words_body(row, value, self._word_bytes), self._word_bytes)
+        value = self._transaction.get(WORD_BITS, codec.row_key(row))
+        return (
+            None if value is None else codec.words_of(codec.words_body(row, value, self._word_bytes), self._word_bytes)
+        )
 
     def scan_words(self, after: int, limit: int) -> StoredWords:
         """Return the words of the first `limit` rows greater than `after` whose words are known."""
-        pairs = list(islice(self._transaction.scan(WORD_BITS, row_key(after + 1)), limit))
-        rows = [row_number(key) for key, _ in pairs]
+        pairs = list(islice(self._transaction.scan(WORD_BITS, codec.row_key(after + 1)), limit))
+        rows = [codec.row_number(key) for key, _ in pairs]
         width = self._word_bytes
-        bodies = [words_body(row, value, width) for row, (_, value) in zip(rows, pairs, strict=True)]
-        return words_of_rows(rows, bodies, width)
+        bodies = [codec.words_body(row, value, width) for row, (_, value) in zip(rows, pairs, strict=True)]
+        return codec.words_of_rows(rows, bodies, width)
 
     def row_of_id(self, record_id: str) -> int | None:
-        return self._row(IDS, name_key(record_id, "id"))
+        return self._row(IDS, codec.name_key(record_id, "id"))
 
     def events_of(self, rows: Container[int]) -> list[str]:
         """Return the ids of all events linked to these rows, except long ids, which are stored as digests."""
         return [
             key.decode()
             for key, value in self._transaction.scan(EVENTS)
-            if not key.startswith(b"\xff") and row_number(value) in rows
+            if not key.startswith(b"\xff") and codec.row_number(value) in rows
         ]
 
     def row_of_event(self, event_id: str) -> int | None:
         """Return the row linked to this event, even if its memory was deleted."""
-        return self._row(EVENTS, name_key(event_id, "event_id"))
+        return self._row(EVENTS, codec.name_key(event_id, "event_id"))
 
     def scan(self, after: int = 0) -> Iterator[tuple[int, MemoryRecord]]:
         """Yield all memories with a row greater than `after`, oldest first."""
-        for key, value in self._transaction.scan(RECORDS, row_key(after + 1)):
-            row = row_number(key)
-            yield row, decode_record(row, value, self.usage(row))
+        for key, value in self._transaction.scan(RECORDS, codec.row_key(after + 1)):
+            row = codec.row_number(key)
+            yield row, codec.decode_record(row, value, self.usage(row))
 
     def scan_vectors(self, chunk: int = 1_000) -> Iterator[tuple[Rows, Embedding]]:
         """Yield all vectors in row order, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
         pairs = self._transaction.scan(VECTORS)
         while part := list(islice(pairs, chunk)):
-            rows = [row_number(key) for key, _ in part]
-            bodies = [vector_body(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
-            yield np.array(rows, dtype=np.int64), vectors_of(bodies, self._ndim)
+            rows = [codec.row_number(key) for key, _ in part]
+            bodies = [codec.vector_body(row, value, self._ndim) for row, (_, value) in zip(rows, part, strict=True)]
+            yield np.array(rows, dtype=np.int64), codec.vectors_of(bodies, self._ndim)
 
     def pending_rows(self, limit: int, after: int = 0) -> list[int]:
         """Return the first `limit` rows above `after` that still need a vector or words."""
-        return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING, row_key(after + 1)), limit)]
+        return [
+            codec.row_number(key) for key, _ in islice(self._transaction.scan(PENDING, codec.row_key(after + 1)), limit)
+        ]
 
     def counts(self) -> Counts:
         names = (RECORDS, VECTORS, WORD_BITS, PENDING, NEXT)
@@ -188,28 +158,33 @@ class Snapshot:
 
     def rows_without_next(self, limit: int, after: int = 0) -> list[int]:
         """Return the first `limit` rows above `after` that lack a vector of the next embedder."""
-        keys = (key for key, _ in self._transaction.scan_stored(RECORDS, row_key(after + 1)))
-        return [row_number(key) for key in islice((k for k in keys if self._transaction.get(NEXT, k) is None), limit)]
+        keys = (key for key, _ in self._transaction.scan_stored(RECORDS, codec.row_key(after + 1)))
+        return [
+            codec.row_number(key) for key in islice((k for k in keys if self._transaction.get(NEXT, k) is None), limit)
+        ]
 
     def blob(self, name: str) -> bytes | None:
-        value = self._transaction.get(META, BLOB_PREFIX + name_key(name, "name"))
-        return None if value is None else without_checksum(0, value, f"blob {name}")
+        value = self._transaction.get(META, BLOB_PREFIX + codec.name_key(name, "name"))
+        return None if value is None else codec.without_checksum(0, value, f"blob {name}")
 
     def blobs(self, prefix: str, limit: int | None = None) -> list[str]:
         """Return the first `limit` names of blobs with this prefix, sorted, except names above 128 bytes."""
-        start = BLOB_PREFIX + name_key(prefix, "prefix")
+        start = BLOB_PREFIX + codec.name_key(prefix, "prefix")
         found = self._transaction.stored_keys(META, start, start[:-1] + bytes([start[-1] + 1]))
         return [key.removeprefix(BLOB_PREFIX).decode() for key in islice(found, limit)]
 
-    def trajectory(self, run_id: str) -> StoredTrajectory | None:
-        known = self.run_of_key(trajectory_key(run_id))
+    def trajectory(self, run_id: str) -> stored_runs.StoredTrajectory | None:
+        known = self.run_of_key(stored_runs.trajectory_key(run_id))
         return None if known is None or known.is_forgotten else known
 
-    def runs_named(self, name: str) -> Iterator[StoredTrajectory]:
+    def runs_named(self, name: str) -> Iterator[stored_runs.StoredTrajectory]:
         """Yield the runs that started under this id, latest first, including forgotten runs."""
-        first = self.run_of_key(trajectory_key(name))
+        first = self.run_of_key(stored_runs.trajectory_key(name))
         began_us = None if first is None else first.last_us
-        while began_us is not None and (run := self.run_of_key(trajectory_key(again_id(name, began_us)))) is not None:
+        while (
+            began_us is not None
+            and (run := self.run_of_key(stored_runs.trajectory_key(stored_runs.again_id(name, began_us)))) is not None
+        ):
             yield run
             began_us = None if run.again is None else run.again.before_us
         if first is not None:
@@ -220,30 +195,30 @@ class Snapshot:
         run = self._run_named(name, at_us)
         return name if run is None else run.id
 
-    def run_of(self, record: MemoryRecord) -> StoredTrajectory | None:
+    def run_of(self, record: MemoryRecord) -> stored_runs.StoredTrajectory | None:
         if record.run_id is None:
             return None
         run = self._run_named(record.run_id, microseconds(record.timestamp, "timestamp"))
         return None if run is None or run.is_forgotten else run
 
-    def _run_named(self, name: str, at_us: int) -> StoredTrajectory | None:
+    def _run_named(self, name: str, at_us: int) -> stored_runs.StoredTrajectory | None:
         return next((run for run in self.runs_named(name) if run.since_us <= at_us), None)
 
-    def run_of_key(self, key: bytes) -> StoredTrajectory | None:
+    def run_of_key(self, key: bytes) -> stored_runs.StoredTrajectory | None:
         value = self._transaction.get(RUNS, key)
-        return None if value is None else decode_trajectory(key, value)
+        return None if value is None else stored_runs.decode_trajectory(key, value)
 
-    def trajectories(self) -> Iterator[StoredTrajectory]:
+    def trajectories(self) -> Iterator[stored_runs.StoredTrajectory]:
         """Yield the ended runs in the order in which they first ended (`number`)."""
-        return self._runs_of(self.run_keys(NUMBERED))
+        return self._runs_of(self.run_keys(stored_runs.NUMBERED))
 
-    def newest_trajectories(self) -> Iterator[StoredTrajectory]:
+    def newest_trajectories(self) -> Iterator[stored_runs.StoredTrajectory]:
         """Yield all runs by start time, newest first."""
-        return self._runs_of(self.run_keys(LISTED, is_newest_first=True))
+        return self._runs_of(self.run_keys(stored_runs.LISTED, is_newest_first=True))
 
-    def open_trajectories(self, before_us: int | None = None) -> Iterator[StoredTrajectory]:
+    def open_trajectories(self, before_us: int | None = None) -> Iterator[stored_runs.StoredTrajectory]:
         """Yield the open runs by latest event, oldest first; `before_us` omits runs with an event since then."""
-        return self._runs_of(self.run_keys(OPEN, until_us=before_us))
+        return self._runs_of(self.run_keys(stored_runs.OPEN, until_us=before_us))
 
     def run_keys(
         self,
@@ -254,41 +229,48 @@ class Snapshot:
         is_newest_first: bool = False,
     ) -> Iterator[bytes]:
         """Yield the keys of runs in the index `kind`, from `since_us` (inclusive) to `until_us` (exclusive)."""
-        start = kind if since_us is None else index_place(kind, since_us)
-        end = index_end(kind) if until_us is None else index_place(kind, until_us)
+        start = kind if since_us is None else codec.index_place(kind, since_us)
+        end = codec.index_end(kind) if until_us is None else codec.index_place(kind, until_us)
         for key, _ in self._transaction.scan(RUN_INDEX, start, end, reverse=is_newest_first):
-            yield indexed_key(key)
+            yield codec.indexed_key(key)
 
-    def uses(self, row: int) -> list[Use]:
+    def uses(self, row: int) -> list[stored_runs.Use]:
         """Return the runs that used the memory in `row`, ordered by key."""
-        found = self._transaction.scan(RUN_INDEX, index_place(USING, row), index_place(USING, row + 1))
-        return [decode_use(key, value) for key, value in found]
+        found = self._transaction.scan(
+            RUN_INDEX, codec.index_place(stored_runs.USING, row), codec.index_place(stored_runs.USING, row + 1)
+        )
+        return [stored_runs.decode_use(key, value) for key, value in found]
 
-    def recall_note(self, recall_id: str) -> RecallNote | None:
-        key = recall_key(recall_id)
+    def recall_note(self, recall_id: str) -> stored_runs.RecallNote | None:
+        key = stored_runs.recall_key(recall_id)
         for database in (RUN_RECALLS, RECALLS):
             value = self._transaction.get(database, key)
             if value is not None:
-                return decode_note(key, value)
+                return stored_runs.decode_note(key, value)
         return None
 
-    def asked_notes(self) -> Iterator[RecallNote]:
+    def asked_notes(self) -> Iterator[stored_runs.RecallNote]:
         """Yield the recalls that name a run that does not list them yet."""
-        return self._notes_between(ASKED, index_end(ASKED))
+        return self._notes_between(stored_runs.ASKED, codec.index_end(stored_runs.ASKED))
 
-    def notes_between(self, since_us: int, until_us: int) -> Iterator[RecallNote]:
+    def notes_between(self, since_us: int, until_us: int) -> Iterator[stored_runs.RecallNote]:
         """Yield the recalls from `since_us` to `until_us`, both inclusive."""
-        return self._notes_between(index_place(RECALLED, since_us), index_place(RECALLED, until_us + 1))
+        return self._notes_between(
+            codec.index_place(stored_runs.RECALLED, since_us), codec.index_place(stored_runs.RECALLED, until_us + 1)
+        )
 
-    def recall_notes(self) -> Iterator[RecallNote]:
-        return self._notes_between(RECALLED, index_end(RECALLED))
+    def recall_notes(self) -> Iterator[stored_runs.RecallNote]:
+        return self._notes_between(stored_runs.RECALLED, codec.index_end(stored_runs.RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
         """Return the settled changes after `seq`, with lazy `rows`, or None if the log starts later."""
         state = self.state
         if not state.forgotten_through <= seq <= state.last_change:
             return None
-        entries = (decode_entry(row_number(k), v) for k, v in self._transaction.scan(CHANGES, row_key(seq + 1)))
+        entries = (
+            codec.decode_entry(codec.row_number(k), v)
+            for k, v in self._transaction.scan(CHANGES, codec.row_key(seq + 1))
+        )
         return self.changes_of(seq, self.resolve(entries))
 
     def contents(self, after_row: int = 0) -> Changes:
@@ -304,16 +286,16 @@ class Snapshot:
         """Settle log entries, and add the current state of each row."""
         return (self._resolve(settled) for settled in settle(entries))
 
-    def _notes_between(self, start: bytes, end: bytes) -> Iterator[RecallNote]:
+    def _notes_between(self, start: bytes, end: bytes) -> Iterator[stored_runs.RecallNote]:
         for key, _ in self._transaction.scan(RECALL_INDEX, start, end):
-            value = self._transaction.get(RUN_RECALLS, indexed_key(key)) or self._transaction.get(
-                RECALLS, indexed_key(key)
+            value = self._transaction.get(RUN_RECALLS, codec.indexed_key(key)) or self._transaction.get(
+                RECALLS, codec.indexed_key(key)
             )
             if value is None:
                 raise StoreDamagedError("the recall index names a recall that does not exist")
-            yield decode_note(indexed_key(key), value)
+            yield stored_runs.decode_note(codec.indexed_key(key), value)
 
-    def _runs_of(self, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
+    def _runs_of(self, keys: Iterable[bytes]) -> Iterator[stored_runs.StoredTrajectory]:
         for key in keys:
             run = self.run_of_key(key)
             if run is None:
@@ -332,7 +314,7 @@ class Snapshot:
         value = self._transaction.get(database, key)
         if value is not None and len(value) > _LONGEST_ROW:
             raise StoreDamagedError(f"{database}: an entry is not a row number")
-        return None if value is None else row_number(value)
+        return None if value is None else codec.row_number(value)
 
     def _resolve(self, settled: Settled) -> Change:
         record = self.record(settled.row)
@@ -353,8 +335,8 @@ class Snapshot:
         )
 
 
-def _read_state(transaction: Transaction) -> StoreState:
+def _read_state(transaction: Transaction) -> codec.StoreState:
     value = transaction.get(META, STATE_KEY)
     if value is None:
-        return StoreState()
-    return decode(_states, 0, without_checksum(0, value, "state"), "state")
+        return codec.StoreState()
+    return codec.decode(_states, 0, codec.without_checksum(0, value, "state"), "state")

@@ -16,17 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.errors import InvalidInputError
+from memory_agent.records import memories
 from memory_agent.records.embedded import Embedding
-from memory_agent.records.memories import (
-    KINDS,
-    SOURCES,
-    STATED_PROVENANCES,
-    Exclusion,
-    MemoryFilter,
-    is_of_provenance,
-    microseconds,
-    time_of,
-)
 from memory_agent.records.metadata import wanted_numbers
 from memory_agent.storage.changes import Rows
 from memory_agent.storage.column import Mask, RowSlots, Slots, Sorted, are_any
@@ -40,7 +31,7 @@ Span = tuple[datetime | None, datetime | None]
 LINKS = ("previous", "following")  # the columns with the slots before and after a memory in its session, or -1
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
 NO_NAME = -1
-_PLAN = SOURCES.index("conductor_plan")
+_PLAN = memories.SOURCES.index("conductor_plan")
 _MOST_PARTS = 16  # cached `among` results, 9 n bytes each
 _MOST_MATCHING = 1_000  # cached `matching` results; an author of shared items needs few
 
@@ -101,7 +92,7 @@ class View:
         """Return the slot (m,) of each row, or -1 for a row without a memory."""
         return self._row_slots.slots(rows)
 
-    def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
+    def mask(self, filter: memories.MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
         """Return which slots (n,) are alive and pass the filter, or None if the filter excludes nothing.
 
         Ignores `min_score`. `excluded` are the rows of the events and records that the filter excludes
@@ -112,7 +103,7 @@ class View:
             passing = part & self.alive if passing is None else np.logical_and(passing, part, out=passing)
         return self.alive if passing is None and self._is_part else passing
 
-    def among(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Self:
+    def among(self, filter: memories.MemoryFilter | None, excluded: Sequence[int] = ()) -> Self:
         """Return a view restricted to the memories that pass the filter. Cached. `excluded` is as for `mask`."""
         if filter is None:
             return self
@@ -124,7 +115,7 @@ class View:
             kept = self._parts[key] = (self._part(self.mask(filter, excluded)),)
         return self if kept[0] is None else kept[0]
 
-    def matching(self, filter: MemoryFilter) -> Slots:
+    def matching(self, filter: memories.MemoryFilter) -> Slots:
         """Return the live slots that pass a filter, ascending. Cached."""
         key = msgspec.msgpack.encode(filter)
         kept = self._matching.get(key)
@@ -140,9 +131,9 @@ class View:
         for since, until in spans:
             inside = self.alive.copy()
             if since is not None:
-                inside &= self.times_us >= microseconds(since, "since")
+                inside &= self.times_us >= memories.microseconds(since, "since")
             if until is not None:
-                inside &= self.times_us < microseconds(until, "until")
+                inside &= self.times_us < memories.microseconds(until, "until")
             found |= inside
         return found
 
@@ -220,14 +211,16 @@ class View:
         """Return the number of memories of each `kind` or `source`. Raises `InvalidInputError` for other columns."""
         if column not in ("kind", "source"):
             raise InvalidInputError("column", f"must be kind or source, not {column!r}")
-        places, names = (self.kinds, KINDS) if column == "kind" else (self.sources, SOURCES)
+        places, names = (self.kinds, memories.KINDS) if column == "kind" else (self.sources, memories.SOURCES)
         counts = np.bincount(places[self.alive], minlength=len(names)).tolist()
         return {name: count for name, count in sorted(zip(names, counts, strict=True)) if count}
 
     def time_span(self) -> tuple[datetime | None, datetime | None]:
         """Return the times of the oldest and the newest memory, or (None, None) if there are no memories."""
         times = self.times_us[self.alive]
-        return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
+        return (
+            (None, None) if not len(times) else (memories.time_of(int(times.min())), memories.time_of(int(times.max())))
+        )
 
     def _part(self, mask: Mask | None) -> Self | None:
         if mask is None or np.count_nonzero(mask) == self.live:
@@ -238,14 +231,14 @@ class View:
         part.words, part.live = self.words.among(mask), int(np.count_nonzero(mask))
         return part
 
-    def _conditions(self, chosen: MemoryFilter, excluded: Sequence[int]) -> Iterator[Mask]:
+    def _conditions(self, chosen: memories.MemoryFilter, excluded: Sequence[int]) -> Iterator[Mask]:
         if chosen.kinds:
-            yield _is_any(self.kinds, KINDS, chosen.kinds)
+            yield _is_any(self.kinds, memories.KINDS, chosen.kinds)
         if chosen.sources:
-            yield _is_any(self.sources, SOURCES, chosen.sources)
+            yield _is_any(self.sources, memories.SOURCES, chosen.sources)
         if chosen.provenance:
-            wanted = [one for one in STATED_PROVENANCES if is_of_provenance(one, chosen.provenance)]
-            yield _is_any(self._arrays["provenances"], STATED_PROVENANCES, wanted)
+            wanted = [one for one in memories.STATED_PROVENANCES if memories.is_of_provenance(one, chosen.provenance)]
+            yield _is_any(self._arrays["provenances"], memories.STATED_PROVENANCES, wanted)
         if chosen.since is not None or chosen.until is not None:
             yield self.within([(chosen.since, chosen.until)])
         named = (chosen.session_id, chosen.run_id, chosen.channel_id, chosen.agent_id, chosen.type, chosen.phase)
@@ -263,9 +256,9 @@ class View:
         if chosen.exclude is not None:
             yield from self._exclusions(chosen.exclude, excluded)
 
-    def _exclusions(self, exclude: Exclusion, excluded: Sequence[int]) -> Iterator[Mask]:
+    def _exclusions(self, exclude: memories.Exclusion, excluded: Sequence[int]) -> Iterator[Mask]:
         if exclude.since is not None:
-            yield self.times_us < microseconds(exclude.since, "exclude.since")
+            yield self.times_us < memories.microseconds(exclude.since, "exclude.since")
         for column, names in (("sessions", exclude.sessions), ("runs", exclude.runs)):
             numbers = [number for name in names if (number := self._names.get(name)) is not None]
             yield ~np.isin(self._arrays[column], numbers)

@@ -10,17 +10,9 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 
+from memory_agent import signals
 from memory_agent.records.arguments import MOST_SIMILAR_RUNS
 from memory_agent.records.memories import Kind, Profile
-from memory_agent.signals import (
-    LayeredTable,
-    NotTextError,
-    is_own,
-    read_part,
-    roots,
-    row_of_type,
-    rows_by_type,
-)
 from relay import Event
 
 _MOST_TOKENS = 100_000
@@ -49,15 +41,15 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class TriggerTable:
     """Maps event types to triggers. Immutable and thread-safe."""
 
-    def __init__(self, layers: LayeredTable) -> None:
+    def __init__(self, layers: signals.LayeredTable) -> None:
         rows = layers.row_structs(Trigger)
         layers.require_tables()
         for name, row in rows.items():
-            if any(is_own(event_type) for event_type in row.events):
+            if any(signals.is_own(event_type) for event_type in row.events):
                 raise layers.error(f"trigger.{name}.events", "must not match memory.*, which triggers publish")
             if "*" in row.events:
                 raise layers.error(f"trigger.{name}.events", "must not be *, which matches all events")
-        self._by_type = rows_by_type(rows, layers)
+        self._by_type = signals.rows_by_type(rows, layers)
         self._names = {row: name for name, row in rows.items()}
         self.rows = rows
         self._documents = {
@@ -70,10 +62,10 @@ class TriggerTable:
     def load(cls, own_file: str = "") -> Self:
         """Return the package's table, merged with `own_file`. Raises `SettingsError` with row, field and line."""
         default = files("memory_agent.triggers").joinpath("triggers.toml").read_bytes()
-        return cls(LayeredTable(default, own_file, setting="triggers.table", rows="trigger"))
+        return cls(signals.LayeredTable(default, own_file, setting="triggers.table", rows="trigger"))
 
     def name_of(self, event_type: str) -> str | None:
-        row = None if is_own(event_type) else row_of_type(self._by_type, event_type)
+        row = None if signals.is_own(event_type) else signals.row_of_type(self._by_type, event_type)
         return self._names[row] if row is not None and row.enabled else None
 
     def document_of(self, cause: Event, trigger: str) -> str | None:
@@ -82,7 +74,7 @@ class TriggerTable:
         if part is None or not isinstance(cause.payload, dict):
             return None
         try:
-            name = read_part(roots(cause.payload), part)
-        except NotTextError:
+            name = signals.read_part(signals.roots(cause.payload), part)
+        except signals.NotTextError:
             name = ""
         return (name or cause.session_id or "")[:_DOCUMENT_CHARS] or None

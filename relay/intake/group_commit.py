@@ -12,19 +12,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from relay import errors
 from relay.access import Origin, Principal, Scope
-from relay.errors import (
-    ConsumerBehindError,
-    CopyUnavailableError,
-    JournalFullError,
-    JournalPausedError,
-    KeysUnavailableError,
-    ProducerSupersededError,
-    RelayError,
-    ScopeMissingError,
-    SequenceGapError,
-    UserNotAllowedError,
-)
 from relay.event import Event
 from relay.intake.admission import Admission, Admitted
 from relay.journal import Appended, Journal, Suspect, source_name
@@ -34,10 +23,10 @@ from relay.wire import Ack, Publish, Receipt, Refusal, refusal
 _MAX_PRODUCERS = 10_000
 
 _COUNTED = {
-    JournalFullError.code: "refused_full",
-    KeysUnavailableError.code: "refused_without_keys",
-    CopyUnavailableError.code: "refused_without_copy",
-    ConsumerBehindError.code: "refused_behind",
+    errors.JournalFullError.code: "refused_full",
+    errors.KeysUnavailableError.code: "refused_without_keys",
+    errors.CopyUnavailableError.code: "refused_without_copy",
+    errors.ConsumerBehindError.code: "refused_behind",
 }
 
 Producer = tuple[str, str]
@@ -105,7 +94,7 @@ class Intake:
         try:
             self._journal.require_read(self._max_lag)
             appended = self._append(accepted, now)
-        except (JournalPausedError, ConsumerBehindError) as error:
+        except (errors.JournalPausedError, errors.ConsumerBehindError) as error:
             counted = _COUNTED[error.code]
             self._counts[counted] += sum(len(admitted) for _, admitted in accepted)
             self._note_pause(error.code)
@@ -114,22 +103,22 @@ class Intake:
         self._remember(positions)
         return refusals + _acks(accepted, appended)
 
-    def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> RelayError | None:
+    def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> errors.RelayError | None:
         """Advance the producer's position past a publish, or return the error that rejects it."""
         if Scope.PUBLISH not in submission.principal.scopes:
-            return ScopeMissingError(Scope.PUBLISH.value, submission.principal.key_id)
+            return errors.ScopeMissingError(Scope.PUBLISH.value, submission.principal.key_id)
         publish, producer = submission.publish, submission.producer
         position = positions.get(producer) or self._positions.get(producer)
         if position is not None and publish.epoch < position.epoch:
             positions[producer] = position
-            return ProducerSupersededError(f"a newer publisher uses the producer id {publish.producer_id[:64]}")
+            return errors.ProducerSupersededError(f"a newer publisher uses the producer id {publish.producer_id[:64]}")
         if position is None or publish.epoch > position.epoch:
             position = _Position(publish.epoch, publish.base_seq)
         expected_seq = max(position.expected_seq, publish.base_seq)
         if publish.first_seq > expected_seq:
             positions[producer] = _Position(publish.epoch, expected_seq)
             self._counts["refused_gap"] += len(publish.events)
-            return SequenceGapError(f"expected event {expected_seq}, got {publish.first_seq}")
+            return errors.SequenceGapError(f"expected event {expected_seq}, got {publish.first_seq}")
         through = max(expected_seq, publish.first_seq + len(publish.events))
         positions[producer] = _Position(publish.epoch, through)
         return None
@@ -144,7 +133,7 @@ class Intake:
             events += [result for result in admitted if isinstance(result, Event)]
             origins += [submission.principal.origin] * (len(events) - len(origins))
             malformed += self._admission.suspects(zip(submission.publish.events, admitted, strict=True), source)
-            foreign += sum(isinstance(result, UserNotAllowedError) for result in admitted)
+            foreign += sum(isinstance(result, errors.UserNotAllowedError) for result in admitted)
         appended = self._journal.append(events, now, origins=origins, suspects=malformed) if events or malformed else []
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
@@ -158,7 +147,9 @@ class Intake:
 
     def _note_pause(self, code: str) -> None:
         if code != self._paused_by:
-            level = logging.WARNING if code == ConsumerBehindError.code else logging.ERROR if code else logging.INFO
+            level = (
+                logging.WARNING if code == errors.ConsumerBehindError.code else logging.ERROR if code else logging.INFO
+            )
             log.log(level, "intake.refused" if code else "intake.resumed", code=code or self._paused_by)
             self._paused_by = code
 
@@ -191,5 +182,5 @@ def _acks(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Itera
     return [reply for runs in acks.values() for reply in runs]
 
 
-def _refusal(submission: Submission, error: RelayError, expected_seq: int | None = None) -> Reply:
+def _refusal(submission: Submission, error: errors.RelayError, expected_seq: int | None = None) -> Reply:
     return Reply(submission.peer, refusal(submission.publish, error, expected_seq), submission.received_s)

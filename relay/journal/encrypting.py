@@ -12,15 +12,7 @@ from relay.config import JournalSettings
 from relay.crypto import KeyRing, Put, encrypt_in_place
 from relay.disk import Transaction
 from relay.errors import EntryDamagedError
-from relay.journal.entries import (
-    COUNTERS,
-    StoredEvent,
-    StoredQuarantine,
-    dump_entry,
-    load_event,
-    load_quarantine,
-    number_key,
-)
+from relay.journal import entries
 from relay.journal.file import MARK, claim_ring, open_copy, open_file, read_mark
 from relay.journal.journal import Journal
 from relay.journal.quarantine import user_of
@@ -56,13 +48,13 @@ def _set_damaged_aside(journal: Journal, now: datetime) -> None:
     after_seq = 0
     while True:
         try:
-            entries = journal.read(after_seq, _PAGE)
+            page = journal.read(after_seq, _PAGE)
         except EntryDamagedError as error:
             journal.set_aside(error.seq, now)
             continue
-        if not entries:
+        if not page:
             return
-        after_seq = entries[-1].seq
+        after_seq = page[-1].seq
 
 
 class _Encrypted:
@@ -74,8 +66,12 @@ class _Encrypted:
     def puts(self) -> Iterator[Put]:
         for database in _COPIED_UNCHANGED:
             yield from ((database, key, value) for key, value in self._transaction.scan(database))
-        yield from ((COUNTERS, key, value) for key, value in self._transaction.scan(COUNTERS) if key not in _SIZES)
-        yield COUNTERS, MARK, self._mark
+        yield from (
+            (entries.COUNTERS, key, value)
+            for key, value in self._transaction.scan(entries.COUNTERS)
+            if key not in _SIZES
+        )
+        yield entries.COUNTERS, MARK, self._mark
         yield from (("ids", self._id_key(key), value) for key, value in self._transaction.scan("ids"))
         yield from (
             ("forgotten", key, value[:8] + self._id_key(value[8:]))
@@ -87,33 +83,33 @@ class _Encrypted:
     def _events(self) -> Iterator[Put]:
         size_bytes = 0
         for key, value in self._transaction.scan("events"):
-            plain = load_event(key, value)
-            assert isinstance(plain, StoredEvent), "damaged entries were set aside"
+            plain = entries.load_event(key, value)
+            assert isinstance(plain, entries.StoredEvent), "damaged entries were set aside"
             event_key = self._sealing.id_key(plain.user_id, plain.event_id)
             stored = self._sealing.event(key, plain, event_key)
             size_bytes += stored.size_bytes
-            yield "events", key, dump_entry(key, stored)
-        yield COUNTERS, _SIZES[0], number_key(size_bytes)
+            yield "events", key, entries.dump_entry(key, stored)
+        yield entries.COUNTERS, _SIZES[0], entries.number_key(size_bytes)
 
     def _quarantine(self) -> Iterator[Put]:
         size_bytes, digests = 0, set()
         for key, value in self._transaction.scan("quarantine"):
-            plain = load_quarantine(key, value)
-            if not isinstance(plain, StoredQuarantine):
+            plain = entries.load_quarantine(key, value)
+            if not isinstance(plain, entries.StoredQuarantine):
                 reason = "the quarantine entry does not match its checksum"
-                plain = StoredQuarantine(value, EntryDamagedError.code, reason, "quarantine", 0, None, key)
+                plain = entries.StoredQuarantine(value, EntryDamagedError.code, reason, "quarantine", 0, None, key)
             user_id = user_of(plain.data, plain.source)
             digest = self._sealing.digest(user_id, plain.digest)
-            plain = StoredQuarantine(
+            plain = entries.StoredQuarantine(
                 plain.data, plain.code, plain.reason, plain.source, plain.quarantined_ms, plain.seq, digest
             )
             stored = self._sealing.quarantine(key, user_id, plain)
             size_bytes += stored.size_bytes
-            yield "quarantine", key, dump_entry(key, stored)
+            yield "quarantine", key, entries.dump_entry(key, stored)
             if digest not in digests:
                 digests.add(digest)
                 yield "unread", digest, key
-        yield COUNTERS, _SIZES[1], number_key(size_bytes)
+        yield entries.COUNTERS, _SIZES[1], entries.number_key(size_bytes)
 
     def _id_key(self, plain: bytes) -> bytes:
         user_id, _, event_id = plain.partition(b"\0")

@@ -11,17 +11,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from relay import errors
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
 from relay.disk import Environment, ErrorFamily, OnCommit, Transaction, WriterLock, opening
-from relay.errors import (
-    EncryptionKeyMissingError,
-    EncryptionMismatchError,
-    JournalDamagedError,
-    JournalError,
-    JournalFullError,
-    JournalInUseError,
-)
 from relay.journal.entries import COUNTERS, DATABASES, add_to_counter, counter, number, number_key
 from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
@@ -29,13 +22,13 @@ from relay.validation import SYSTEM_USER
 MARK = b"encrypted"
 _SKIPPED_NUMBERS = 1 << 24  # far more than the events of all commits that can await their copy
 _ERRORS = ErrorFamily(
-    failed=JournalError,
-    full=JournalFullError,
-    damaged=JournalDamagedError,
-    in_use=JournalInUseError,
-    fenced=lambda path, own, current: JournalError(f"{path}: epoch {own} was superseded by {current}"),
-    is_encrypted=lambda path: EncryptionMismatchError(path, True),
-    not_encrypted=lambda path: EncryptionMismatchError(path, False),
+    failed=errors.JournalError,
+    full=errors.JournalFullError,
+    damaged=errors.JournalDamagedError,
+    in_use=errors.JournalInUseError,
+    fenced=lambda path, own, current: errors.JournalError(f"{path}: epoch {own} was superseded by {current}"),
+    is_encrypted=lambda path: errors.EncryptionMismatchError(path, True),
+    not_encrypted=lambda path: errors.EncryptionMismatchError(path, False),
 )
 
 
@@ -89,14 +82,14 @@ def require_encryption(environment: Environment, keys: KeyRing | None, *, readon
         mark, is_new = transaction.get(COUNTERS, MARK), _is_new(transaction)
     if keys is None:
         if mark is not None:
-            raise EncryptionMismatchError(str(environment.path), True)
+            raise errors.EncryptionMismatchError(str(environment.path), True)
     elif mark is not None:
         if keys.cipher(SYSTEM_USER, PURPOSE).key_id != mark:
-            raise EncryptionKeyMissingError(SYSTEM_USER, str(keys.folder))
+            raise errors.EncryptionKeyMissingError(SYSTEM_USER, str(keys.folder))
         if not readonly:
             keys.claim()
     elif not is_new:
-        raise EncryptionMismatchError(str(environment.path), False)
+        raise errors.EncryptionMismatchError(str(environment.path), False)
     elif not readonly:
         mark = claim_ring(keys)
         with environment.write() as transaction:

@@ -17,31 +17,14 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from relay import errors
 from relay.access import Origin
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
 from relay.disk import Environment, Pair, Transaction, keep_reserve
-from relay.errors import (
-    ConsumerBehindError,
-    CopyUnavailableError,
-    CursorError,
-    EntryDamagedError,
-    JournalFullError,
-    QuarantineEntryError,
-)
 from relay.event import Event, audience_of, encode_event
+from relay.journal import entries
 from relay.journal.copies import JournalCopy
-from relay.journal.entries import (
-    StoredEvent,
-    add_to_counter,
-    counter,
-    dump_entry,
-    milliseconds,
-    number,
-    number_key,
-    set_counter,
-    user_key,
-)
 from relay.journal.erasure import Erasure
 from relay.journal.file import open_file, require_encryption
 from relay.journal.quarantine import Quarantine, Suspect
@@ -146,11 +129,11 @@ class Journal:
         with self._writing() as transaction:
             if events:
                 self._require_room(transaction)
-            appended = self._append(transaction, events, origins, milliseconds(now))
+            appended = self._append(transaction, events, origins, entries.milliseconds(now))
             for suspect in suspects:
                 self._quarantine.add(transaction, suspect, now)
             if source is not None:
-                transaction.put("sources", source[0].encode(), number_key(source[1]))
+                transaction.put("sources", source[0].encode(), entries.number_key(source[1]))
         return appended
 
     def read(
@@ -184,39 +167,39 @@ class Journal:
         ([1, 2], 3)
         """
         self._sealing.require_keys()
-        entries: list[JournalEntry] = []
+        found: list[JournalEntry] = []
         size_bytes, skipped, has_more = 0, 0, False
         with self._environment.read() as transaction:
-            last_seq = counter(transaction, "last_seq")
+            last_seq = entries.counter(transaction, "last_seq")
             first_seq = self._first_seq(transaction, last_seq)
             for entry in self._reading.entries(transaction, after_seq, user_id) if limit > 0 else ():
                 if audiences is not None and audience_of(entry.data) not in audiences:
                     skipped += 1
                     if skipped < _MOST_SKIPPED:
                         continue
-                    if not entries:
+                    if not found:
                         last_seq, has_more = entry.seq, True
                     break
                 size_bytes += len(entry.data)
-                if entries and size_bytes > max_bytes:
+                if found and size_bytes > max_bytes:
                     break
-                entries.append(entry)
-                if len(entries) >= limit:
+                found.append(entry)
+                if len(found) >= limit:
                     break
         self._sealing.require_keys()  # otherwise, keys that have just become unavailable would seem destroyed
-        return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq, has_more=has_more)
+        return Batch(entries=found, last_seq=last_seq, first_seq=first_seq, has_more=has_more)
 
     @property
     def last_seq(self) -> int:
         """The last assigned number, 0 in a new journal."""
         with self._environment.read() as transaction:
-            return counter(transaction, "last_seq")
+            return entries.counter(transaction, "last_seq")
 
     @property
     def first_seq(self) -> int:
         """The number of the oldest entry, or `last_seq + 1` if there are no entries."""
         with self._environment.read() as transaction:
-            return self._first_seq(transaction, counter(transaction, "last_seq"))
+            return self._first_seq(transaction, entries.counter(transaction, "last_seq"))
 
     def cursor(self, name: str) -> int:
         """Return the cursor of the consumer `name`, or 0 if the consumer is unknown.
@@ -240,12 +223,14 @@ class Journal:
         """
         key = _consumer_key(name)
         with self._environment.write() as transaction:
-            last_seq = counter(transaction, "last_seq")
+            last_seq = entries.counter(transaction, "last_seq")
             if not 0 <= seq <= last_seq:
-                raise CursorError(f"consumer {name}: cursor {seq} is beyond the journal's last number {last_seq}")
+                raise errors.CursorError(
+                    f"consumer {name}: cursor {seq} is beyond the journal's last number {last_seq}"
+                )
             known = self._cursor(transaction, name)
             if known is None or seq > known:
-                transaction.put("consumers", key, number_key(seq))
+                transaction.put("consumers", key, entries.number_key(seq))
             return max(seq, known or 0)
 
     def consumers(self) -> list[ConsumerState]:
@@ -268,7 +253,7 @@ class Journal:
         """
         behind = max(self.consumers(), key=lambda consumer: consumer.lag, default=None) if max_lag else None
         if behind is not None and behind.lag > max_lag:
-            raise ConsumerBehindError(behind.name, behind.lag, max_lag)
+            raise errors.ConsumerBehindError(behind.name, behind.lag, max_lag)
 
     def remove_consumer(self, name: str) -> bool:
         """Remove a consumer, so that retention stops waiting for it; return whether it existed. Durable on return.
@@ -288,7 +273,7 @@ class Journal:
         """
         with self._environment.read() as transaction:
             value = transaction.get("sources", name.encode())
-        return None if value is None else number(value)
+        return None if value is None else entries.number(value)
 
     def quarantine(
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
@@ -321,7 +306,7 @@ class Journal:
         with self._environment.read() as transaction:
             entry = self._quarantine.get(transaction, entry_id)
         if entry is None:
-            raise QuarantineEntryError(entry_id, "no such entry")
+            raise errors.QuarantineEntryError(entry_id, "no such entry")
         return entry
 
     def drop(self, entry_id: int) -> None:
@@ -334,7 +319,7 @@ class Journal:
         """
         with self._environment.write() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
-                raise QuarantineEntryError(entry_id, "no such entry")
+                raise errors.QuarantineEntryError(entry_id, "no such entry")
 
     def release(self, entry_id: int, event: Event, origin: Origin, now: datetime) -> Appended:
         """Append the event of a quarantine entry, and remove the entry, in one transaction. Durable on return.
@@ -346,16 +331,16 @@ class Journal:
         self._require_copy()
         with self._writing() as transaction:
             if not self._quarantine.remove(transaction, entry_id):
-                raise QuarantineEntryError(entry_id, "no such entry")
+                raise errors.QuarantineEntryError(entry_id, "no such entry")
             self._require_room(transaction)
-            return self._append(transaction, [event], [origin], milliseconds(now))[0]
+            return self._append(transaction, [event], [origin], entries.milliseconds(now))[0]
 
     def set_aside(self, seq: int, now: datetime) -> int:
         """Move a damaged entry to the quarantine and return its new id. Durable on return."""
         with self._writing() as transaction:
-            raw = transaction.get("events", number_key(seq)) or b""
-            transaction.delete("events", number_key(seq))  # readers skip the references to it
-            suspect = Suspect(raw, EntryDamagedError.code, "does not match its checksum", "journal", seq)
+            raw = transaction.get("events", entries.number_key(seq)) or b""
+            transaction.delete("events", entries.number_key(seq))  # readers skip the references to it
+            suspect = Suspect(raw, errors.EntryDamagedError.code, "does not match its checksum", "journal", seq)
             return self._quarantine.add(transaction, suspect, now)
 
     def retain(self, now: datetime) -> RetentionReport:
@@ -376,7 +361,7 @@ class Journal:
         (3, 2)
         """
         with self._environment.write() as transaction:
-            transaction.put("consumers", _consumer_key(consumer), number_key(through_seq))
+            transaction.put("consumers", _consumer_key(consumer), entries.number_key(through_seq))
             self._retention.delete_through(transaction, through_seq, now)
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
@@ -416,7 +401,7 @@ class Journal:
             return
         try:
             self._copy.flush()
-        except CopyUnavailableError as error:
+        except errors.CopyUnavailableError as error:
             self._uncopied = str(error)
             raise
         self._uncopied = ""
@@ -437,13 +422,13 @@ class Journal:
         if self._copy is not None:
             self._copy.renew()
         with self._environment.write() as transaction:
-            set_counter(transaction, "uncompacted", 0)
+            entries.set_counter(transaction, "uncompacted", 0)
 
     @property
     def uncompacted(self) -> int:
         """The number of erased entries whose bytes may still be in the file."""
         with self._environment.read() as transaction:
-            return counter(transaction, "uncompacted")
+            return entries.counter(transaction, "uncompacted")
 
     def clear_dead_readers(self) -> int:
         """Free the slots of readers whose process died; return their number. Call it periodically.
@@ -462,19 +447,19 @@ class Journal:
         (3, 3, 0)
         """
         with self._environment.read() as transaction:
-            last_seq = counter(transaction, "last_seq")
+            last_seq = entries.counter(transaction, "last_seq")
             return JournalStats(
                 first_seq=self._first_seq(transaction, last_seq),
                 last_seq=last_seq,
                 entries=transaction.count("events"),
-                event_bytes=counter(transaction, "event_bytes"),
+                event_bytes=entries.counter(transaction, "event_bytes"),
                 used_bytes=transaction.used_bytes(),
                 file_bytes=self._environment.file_bytes,
                 quarantined=transaction.count("quarantine"),
-                quarantined_bytes=counter(transaction, "quarantine_bytes"),
-                quarantine_refused=counter(transaction, "quarantine_refused"),
+                quarantined_bytes=entries.counter(transaction, "quarantine_bytes"),
+                quarantine_refused=entries.counter(transaction, "quarantine_refused"),
                 consumers=self._consumers(transaction),
-                uncompacted=counter(transaction, "uncompacted"),
+                uncompacted=entries.counter(transaction, "uncompacted"),
                 locked=self._reading.locked,
             )
 
@@ -502,63 +487,63 @@ class Journal:
     def _require_copy(self) -> None:
         """Raise `CopyUnavailableError` if the last `flush_copy` failed, so that uncopied events are bounded."""
         if self._uncopied:
-            raise CopyUnavailableError(f"the copy of the journal cannot be written: {self._uncopied}")
+            raise errors.CopyUnavailableError(f"the copy of the journal cannot be written: {self._uncopied}")
 
     def _require_room(self, transaction: Transaction) -> None:
         """Raise `JournalFullError` before the map is completely full, because deletions also need pages."""
         limit = self._settings.map_size_bytes - self._reserve_bytes
         if transaction.used_bytes() > limit:
-            raise JournalFullError(str(self._environment.path), limit)
+            raise errors.JournalFullError(str(self._environment.path), limit)
 
     def _append(
         self, transaction: Transaction, events: Sequence[Event], origins: Sequence[Origin], received_ms: int
     ) -> list[Appended]:
-        seq = counter(transaction, "last_seq")
+        seq = entries.counter(transaction, "last_seq")
         sealing = self._sealing.at_once()
         appended: list[Appended] = []
         ids: dict[bytes, bytes] = {}
-        entries: list[Pair] = []
+        pairs: list[Pair] = []
         users: list[Pair] = []
         size_bytes = 0
         for event, origin in zip_longest(events, origins):
             event_key = sealing.id_key(event.user_id, event.event_id)
             known = ids.get(event_key) or transaction.get("ids", event_key)
             if known is not None:
-                appended.append(Appended(number(known), duplicate=True))
+                appended.append(Appended(entries.number(known), duplicate=True))
                 continue
             seq += 1
-            key = ids[event_key] = number_key(seq)
+            key = ids[event_key] = entries.number_key(seq)
             data = encode_event(event)
-            stored = StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data, origin)
+            stored = entries.StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data, origin)
             sealed = sealing.event(key, stored, event_key)
-            entries.append((key, dump_entry(key, sealed)))
-            users.append((user_key(event.user_id, seq), b""))
+            pairs.append((key, entries.dump_entry(key, sealed)))
+            users.append((entries.user_key(event.user_id, seq), b""))
             size_bytes += sealed.size_bytes
             appended.append(Appended(seq, duplicate=False))
-        if entries:
-            transaction.append_all("events", entries)
+        if pairs:
+            transaction.append_all("events", pairs)
             transaction.put_all("users", users)
             transaction.put_all("ids", ids.items())
-            set_counter(transaction, "last_seq", seq)
-            add_to_counter(transaction, "event_bytes", size_bytes)
+            entries.set_counter(transaction, "last_seq", seq)
+            entries.add_to_counter(transaction, "event_bytes", size_bytes)
         return appended
 
     def _first_seq(self, transaction: Transaction, last_seq: int) -> int:
         first = transaction.first_key("events")
-        return last_seq + 1 if first is None else number(first)
+        return last_seq + 1 if first is None else entries.number(first)
 
     def _cursor(self, transaction: Transaction, name: str) -> int | None:
         value = transaction.get("consumers", _consumer_key(name))
-        return None if value is None else number(value)
+        return None if value is None else entries.number(value)
 
     def _consumers(self, transaction: Transaction) -> list[ConsumerState]:
         last = transaction.last_key("events")  # greater numbers were erased, or skipped after a restoration
-        last_seq = 0 if last is None else number(last)
-        states = [(name.decode(), number(seq)) for name, seq in transaction.scan("consumers")]
+        last_seq = 0 if last is None else entries.number(last)
+        states = [(name.decode(), entries.number(seq)) for name, seq in transaction.scan("consumers")]
         return [ConsumerState(name=name, seq=seq, lag=max(0, last_seq - seq)) for name, seq in states]
 
 
 def _consumer_key(name: str) -> bytes:
     if not _NAME.fullmatch(name):
-        raise CursorError(f"consumer {name[:40]!r}: a name must be 1 to 128 letters, digits or _.:-")
+        raise errors.CursorError(f"consumer {name[:40]!r}: a name must be 1 to 128 letters, digits or _.:-")
     return name.encode()

@@ -16,17 +16,7 @@ from relay.config import EventLimits, JournalSettings
 from relay.disk import Transaction
 from relay.errors import EncryptionKeyMissingError, EntryDamagedError, MalformedEventError
 from relay.event import decode_mapping
-from relay.journal.entries import (
-    StoredQuarantine,
-    add_to_counter,
-    counter,
-    dump_entry,
-    load_quarantine,
-    milliseconds,
-    moment,
-    number,
-    number_key,
-)
+from relay.journal import entries
 from relay.journal.sealing import Sealing
 from relay.validation import SYSTEM_USER, validate_user_id
 from relay.wire import QuarantineEntry
@@ -60,70 +50,72 @@ class Quarantine:
         digest = self._sealing.digest(user_id, _digest(suspect))
         known = transaction.get("unread", digest)
         if known is not None:
-            return number(known)
+            return entries.number(known)
         if suspect.seq is None and self._is_full(transaction, len(suspect.data)):
-            add_to_counter(transaction, "quarantine_refused", 1)
+            entries.add_to_counter(transaction, "quarantine_refused", 1)
             return REFUSED
-        entry_id = add_to_counter(transaction, "quarantine_last_id", 1)
-        key = number_key(entry_id)
-        plain = StoredQuarantine(*suspect[:4], milliseconds(now), suspect.seq, digest)
+        entry_id = entries.add_to_counter(transaction, "quarantine_last_id", 1)
+        key = entries.number_key(entry_id)
+        plain = entries.StoredQuarantine(*suspect[:4], entries.milliseconds(now), suspect.seq, digest)
         stored = self._sealing.quarantine(key, user_id, plain)
-        transaction.append_all("quarantine", [(key, dump_entry(key, stored))])
+        transaction.append_all("quarantine", [(key, entries.dump_entry(key, stored))])
         transaction.put("unread", digest, key)
-        add_to_counter(transaction, "quarantine_bytes", stored.size_bytes)
+        entries.add_to_counter(transaction, "quarantine_bytes", stored.size_bytes)
         return entry_id
 
     def after(self, transaction: Transaction, after: int, limit: int) -> list[QuarantineEntry]:
-        pairs = islice(transaction.scan("quarantine", number_key(after + 1)), max(limit, 0))
+        pairs = islice(transaction.scan("quarantine", entries.number_key(after + 1)), max(limit, 0))
         return [self._opened(key, value) for key, value in pairs]
 
     def get(self, transaction: Transaction, entry_id: int) -> QuarantineEntry | None:
-        key = number_key(entry_id)
+        key = entries.number_key(entry_id)
         value = transaction.get("quarantine", key)
         return None if value is None else self._opened(key, value)
 
     def remove(self, transaction: Transaction, entry_id: int) -> bool:
-        key = number_key(entry_id)
+        key = entries.number_key(entry_id)
         value = transaction.get("quarantine", key)
         if value is None:
             return False
         transaction.delete("quarantine", key)
-        stored = load_quarantine(key, value)
+        stored = entries.load_quarantine(key, value)
         if stored is not None:
             transaction.delete("unread", stored.digest)
-            add_to_counter(transaction, "quarantine_bytes", -stored.size_bytes)
+            entries.add_to_counter(transaction, "quarantine_bytes", -stored.size_bytes)
         return True
 
     def _opened(self, key: bytes, value: bytes) -> QuarantineEntry:
-        sealed = load_quarantine(key, value)
+        sealed = entries.load_quarantine(key, value)
         try:
             stored = None if sealed is None else self._sealing.open_quarantine(key, sealed)
         except EncryptionKeyMissingError as error:
             assert sealed is not None
             source = source_name("locked", "", Principal("", error.user_id, frozenset()))  # so that it can be erased
-            stored = StoredQuarantine(b"", error.code, str(error), source, sealed.quarantined_ms, sealed.seq, b"")
+            stored = entries.StoredQuarantine(
+                b"", error.code, str(error), source, sealed.quarantined_ms, sealed.seq, b""
+            )
         if stored is None:
             reason = "the quarantine entry does not match its checksum"
-            stored = StoredQuarantine(value, EntryDamagedError.code, reason, "quarantine", 0, None, b"")
+            stored = entries.StoredQuarantine(value, EntryDamagedError.code, reason, "quarantine", 0, None, b"")
         return QuarantineEntry(
-            id=number(key),
+            id=entries.number(key),
             data=stored.data,
             code=stored.code,
             reason=stored.reason,
             source=stored.source,
-            quarantined_at=moment(stored.quarantined_ms),
+            quarantined_at=entries.moment(stored.quarantined_ms),
             seq=stored.seq,
         )
 
     def _is_full(self, transaction: Transaction, more_bytes: int) -> bool:
         return (
             transaction.count("quarantine") >= self._settings.quarantine_max_entries
-            or counter(transaction, "quarantine_bytes") + more_bytes > self._settings.quarantine_max_bytes
+            or entries.counter(transaction, "quarantine_bytes") + more_bytes > self._settings.quarantine_max_bytes
         )
 
 
 def _digest(suspect: Suspect) -> bytes:
-    what = suspect.data if suspect.seq is None else number_key(suspect.seq)
+    what = suspect.data if suspect.seq is None else entries.number_key(suspect.seq)
     return blake2b(what, digest_size=16, key=blake2b(suspect.source.encode(), digest_size=32).digest()).digest()
 
 

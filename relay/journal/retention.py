@@ -13,16 +13,7 @@ import msgspec
 from relay.config import JournalSettings
 from relay.disk import Environment, Transaction, keep_reserve, release_reserve
 from relay.errors import JournalFullError
-from relay.journal.entries import (
-    AnyEvent,
-    add_to_counter,
-    counter,
-    load_event,
-    milliseconds,
-    number,
-    number_key,
-    user_key,
-)
+from relay.journal import entries
 
 _CHUNK = 1_000
 
@@ -63,27 +54,27 @@ class Retention:
         """Delete at most `limit` entries up to `through_seq`; return the size of their event data in bytes."""
         deleted_bytes = 0
         for done, (key, value) in enumerate(transaction.consume("events")):
-            if done >= limit or number(key) > through_seq:
+            if done >= limit or entries.number(key) > through_seq:
                 break
-            stored = load_event(key, value)
+            stored = entries.load_event(key, value)
             if stored is not None:
                 deleted_bytes += stored.size_bytes
-                self._forget(transaction, number(key), stored, now)
+                self._forget(transaction, entries.number(key), stored, now)
         if deleted_bytes:
-            add_to_counter(transaction, "event_bytes", -deleted_bytes)
+            entries.add_to_counter(transaction, "event_bytes", -deleted_bytes)
         return deleted_bytes
 
-    def delete_one(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
+    def delete_one(self, transaction: Transaction, seq: int, stored: entries.AnyEvent, now: datetime) -> None:
         """Delete one entry out of order. Its id stays known until `repeat_horizon_s` has passed."""
-        transaction.delete("events", number_key(seq))
+        transaction.delete("events", entries.number_key(seq))
         self._forget(transaction, seq, stored, now)
-        add_to_counter(transaction, "event_bytes", -stored.size_bytes)
+        entries.add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
         """Return the last number to delete, the consumer that prevents more, and each consumer's lost entries."""
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
-            cursors = {name.decode(): number(seq) for name, seq in transaction.scan("consumers")}
+            cursors = {name.decode(): entries.number(seq) for name, seq in transaction.scan("consumers")}
         behind = {name: seq for name, seq in cursors.items() if seq < wanted and wanted >= first}
         if not behind:
             return wanted, None, {}
@@ -94,13 +85,13 @@ class Retention:
 
     def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
         """Return the first number, and the last number that age and size would delete, regardless of consumers."""
-        oldest_ms = milliseconds(now) - int(self._settings.retention_age_s * 1000)
-        excess = counter(transaction, "event_bytes") - self._settings.retention_bytes
+        oldest_ms = entries.milliseconds(now) - int(self._settings.retention_age_s * 1000)
+        excess = entries.counter(transaction, "event_bytes") - self._settings.retention_bytes
         first_key = transaction.first_key("events")
-        first = counter(transaction, "last_seq") + 1 if first_key is None else number(first_key)
+        first = entries.counter(transaction, "last_seq") + 1 if first_key is None else entries.number(first_key)
         wanted = first - 1
         for key, value in transaction.scan("events"):
-            stored = load_event(key, value)
+            stored = entries.load_event(key, value)
             if stored is None:
                 continue  # of unknown age: deleted together with the next entry
             too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
@@ -108,7 +99,7 @@ class Retention:
             if not (too_old or too_much):
                 break
             excess -= stored.size_bytes
-            wanted = number(key)
+            wanted = entries.number(key)
         return first, wanted
 
     def _delete_chunk(self, target: int, now: datetime) -> tuple[int, int] | None:
@@ -128,17 +119,17 @@ class Retention:
             deleted = before - transaction.count("events")
         return (deleted, deleted_bytes) if deleted or expired else None
 
-    def _forget(self, transaction: Transaction, seq: int, stored: AnyEvent, now: datetime) -> None:
-        transaction.delete("users", user_key(stored.user_id, seq))
-        if stored.received_ms <= milliseconds(now) - int(self._settings.repeat_horizon_s * 1000):
+    def _forget(self, transaction: Transaction, seq: int, stored: entries.AnyEvent, now: datetime) -> None:
+        transaction.delete("users", entries.user_key(stored.user_id, seq))
+        if stored.received_ms <= entries.milliseconds(now) - int(self._settings.repeat_horizon_s * 1000):
             transaction.delete("ids", stored.id_key)
         else:
-            value = number_key(stored.received_ms) + stored.id_key
-            transaction.put("forgotten", number_key(seq), value)
+            value = entries.number_key(stored.received_ms) + stored.id_key
+            transaction.put("forgotten", entries.number_key(seq), value)
 
     def _expire_ids(self, transaction: Transaction, now: datetime) -> int:
         """Delete the ids whose horizon has passed. They are in order of arrival."""
-        oldest_ms = milliseconds(now) - int(self._settings.repeat_horizon_s * 1000)
+        oldest_ms = entries.milliseconds(now) - int(self._settings.repeat_horizon_s * 1000)
         expired = 0
         for _, value in transaction.consume("forgotten"):
             if expired == _CHUNK or int.from_bytes(value[:8], "big") > oldest_ms:

@@ -20,20 +20,9 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
+from relay import errors
 from relay.access import Identity, check_endpoint, local_identity
 from relay.config import EventLimits, PublisherSettings
-from relay.errors import (
-    ConsumerBehindError,
-    EntryDamagedError,
-    JournalFullError,
-    JournalPausedError,
-    ProtocolError,
-    RelayError,
-    RelayUnavailableError,
-    SpoolFullError,
-    UnauthorizedError,
-    rebuild,
-)
 from relay.event import Event, sendable
 from relay.locks import Condition
 from relay.net import ClientSocket
@@ -123,7 +112,7 @@ class Publisher:
             if not is_taken and self._withdraw(waiting):
                 count = len(self._window)
                 described = "1 event is" if count == 1 else f"{count} events are"
-                raise RelayUnavailableError(f"{described} still unacknowledged after {wait_s:.3g} s")
+                raise errors.RelayUnavailableError(f"{described} still unacknowledged after {wait_s:.3g} s")
         finally:
             with contextlib.suppress(ValueError):  # the background thread took it
                 self._waiting.remove(waiting)
@@ -190,7 +179,7 @@ class Publisher:
     def __exit__(self, kind: object, *_: object) -> None:
         try:
             self.close()
-        except RelayError:
+        except errors.RelayError:
             if kind is None:
                 raise
 
@@ -261,7 +250,7 @@ class Publisher:
     def _require_open(self) -> None:
         self._raise_fatal()
         if self._closed:
-            raise RelayUnavailableError("the publisher is closed")
+            raise errors.RelayUnavailableError("the publisher is closed")
 
     def _raise_fatal(self) -> None:
         if self._fatal is not None:
@@ -300,7 +289,9 @@ class Publisher:
         elif count := len(self._window):
             were, are = ("event was", "is") if count == 1 else ("events were", "are")
             hint = "; is the relay running? (memory-agent serve)" if self._fatal is None else ""
-            raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process exits{hint}")
+            raise errors.RelayUnavailableError(
+                f"{count} {were} not acknowledged and {are} lost when this process exits{hint}"
+            )
 
     def _take_waiting(self) -> None:
         """While there is room, take waiting events in order."""
@@ -328,7 +319,7 @@ class Publisher:
         try:
             self._spool.keep(self._window, now)
             new = self._spool.add(event, now)
-        except SpoolFullError:
+        except errors.SpoolFullError:
             if self._away:
                 raise
             return False  # the spool is being drained: wait for room
@@ -341,7 +332,7 @@ class Publisher:
         while self._spool is not None and self._spool.untaken and self._window.room:
             try:
                 taken = self._spool.take(self._window.room)
-            except EntryDamagedError as error:
+            except errors.EntryDamagedError as error:
                 self._tally.reject("", error.code, "event", str(error))
                 continue
             if not len(self._window):
@@ -395,14 +386,14 @@ class Publisher:
         """Record that the relay is unreachable, and copy the window into the spool if it fits."""
         self._away = True
         if self._spool is not None:
-            with contextlib.suppress(SpoolFullError):  # the events stay in the window, and `publish` raises
+            with contextlib.suppress(errors.SpoolFullError):  # the events stay in the window, and `publish` raises
                 self._spool.keep(self._window, datetime.now(UTC))
         self._condition.notify_all()
 
     def _receive(self, frames: list[bytes]) -> None:
         try:
             message = decode_receipt(frames[-1])
-        except ProtocolError:
+        except errors.ProtocolError:
             return
         with self._condition.lock:
             if message.epoch != self._epoch:
@@ -428,19 +419,21 @@ class Publisher:
 
     def _release(self, through_seq: int) -> None:
         assert self._spool is not None
-        with contextlib.suppress(JournalFullError):  # a later ack releases it, or the relay recognises the repeat
+        with contextlib.suppress(
+            errors.JournalFullError
+        ):  # a later ack releases it, or the relay recognises the repeat
             self._spool.release(through_seq, datetime.now(UTC))
 
     def _refused(self, refusal: Refusal) -> None:
-        error = rebuild(refusal.code, refusal.arguments)
-        if isinstance(error, UnauthorizedError) and self._socket.reload_token():
+        error = errors.rebuild(refusal.code, refusal.arguments)
+        if isinstance(error, errors.UnauthorizedError) and self._socket.reload_token():
             self._window.rewind()  # the relay has since created its token
             return
         if not error.retryable:
             raise error
         self._window.rewind()
         self._progress_s = time.monotonic()
-        if isinstance(error, (JournalPausedError, ConsumerBehindError)):
+        if isinstance(error, (errors.JournalPausedError, errors.ConsumerBehindError)):
             self._pause_until_s = time.monotonic() + self._settings.full_pause_s
             self._mark_away()
 
@@ -507,7 +500,7 @@ class AsyncPublisher:
     async def __aexit__(self, kind: object, *_: object) -> None:
         try:
             await self.close()
-        except RelayError:
+        except errors.RelayError:
             if kind is None:
                 raise
 
