@@ -294,8 +294,7 @@ class Batch(Snapshot):
                 usage = self.usage(row)
                 recalled = max(microseconds(now, "now"), usage.last_recalled_us or 0)
                 self._write_usage(
-                    row,
-                    codec.Usage(usage.times_recalled + times, recalled, usage.used, usage.reward_sum),
+                    row, codec.Usage(usage.times_recalled + times, recalled, usage.used, usage.reward_sum)
                 )
 
     def set_utility(self, row: int, used: int, reward_sum: float) -> None:

@@ -221,12 +221,7 @@ class Snapshot:
         return self._runs_of(self.run_keys(stored_runs.OPEN, until_us=before_us))
 
     def run_keys(
-        self,
-        kind: bytes,
-        since_us: int | None = None,
-        until_us: int | None = None,
-        *,
-        is_newest_first: bool = False,
+        self, kind: bytes, since_us: int | None = None, until_us: int | None = None, *, is_newest_first: bool = False
     ) -> Iterator[bytes]:
         """Yield the keys of runs in the index `kind`, from `since_us` (inclusive) to `until_us` (exclusive)."""
         start = kind if since_us is None else codec.index_place(kind, since_us)

@@ -109,14 +109,7 @@ class _Planes(NamedTuple):
 
 class TableView:
     def __init__(
-        self,
-        planes: _Planes,
-        scales: Scales,
-        *,
-        ndim: int,
-        count: int,
-        rest: float,
-        graph: VectorGraph | None,
+        self, planes: _Planes, scales: Scales, *, ndim: int, count: int, rest: float, graph: VectorGraph | None
     ) -> None:
         self.ndim = ndim
         self.count = count
@@ -296,12 +289,7 @@ class VectorTable:
             self._graph = VectorGraph(self._ndim, self._expansion)
         graph = self._graph if self._count > self._limit else None
         view = TableView(
-            self._planes,
-            self._scales.view(),
-            ndim=self._ndim,
-            count=self._count,
-            rest=self._rest,
-            graph=graph,
+            self._planes, self._scales.view(), ndim=self._ndim, count=self._count, rest=self._rest, graph=graph
         )
         if graph is not None:
             graph.follow(view)

@@ -130,12 +130,7 @@ def create_key(
         )
     stored, shown = _new_secret(pair)
     added = StoredKey(
-        id=key_id,
-        created=_now(),
-        scopes=tuple(sorted(scopes)),
-        user_id=user_id,
-        orgs=tuple(sorted(orgs)),
-        tier=tier,
+        id=key_id, created=_now(), scopes=tuple(sorted(scopes)), user_id=user_id, orgs=tuple(sorted(orgs)), tier=tier
     )
     with _locked(data_dir):
         keys = read_keys(data_dir)

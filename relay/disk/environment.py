@@ -358,12 +358,7 @@ class Environment:
 
     def _require_equal(self, folder: Path) -> None:
         copy = Environment.open(
-            folder,
-            self.map_size_bytes,
-            self.databases,
-            errors=self.errors,
-            readonly=True,
-            encryption=self._encryption,
+            folder, self.map_size_bytes, self.databases, errors=self.errors, readonly=True, encryption=self._encryption
         )
         try:
             with self.read() as original, copy.read() as copied:

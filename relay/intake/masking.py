@@ -34,10 +34,7 @@ _CODE = re.compile(
 _WORDS_ONLY = re.compile(r"[A-Za-z]++(?:[._/:-]++[A-Za-z]++)*+[._/:-]*+")
 _SIMPLE_VALUES = re.compile(r"(?i)(?:null|none|nil|true|false|undefined|required|optional|string|str|int|\d{1,3})\b.*+")
 _REFERENCE = re.compile(r"(?:~|\.{1,2})/.*+|(?:vault|kv|op|ssm|arn|secretsmanager|keyring|env|ref|file|gs|s3):.++")
-_CODECS = (
-    (msgspec.json.decode, msgspec.json.encode),
-    (msgspec.msgpack.decode, msgspec.msgpack.encode),
-)
+_CODECS = ((msgspec.json.decode, msgspec.json.encode), (msgspec.msgpack.decode, msgspec.msgpack.encode))
 _TRAILING = ".,;:!?)]}\\"
 _NO_PART = ".,;:)]}\\"
 _RARE_SIGNS = "_=/-:.JKPASGxkw"

@@ -116,10 +116,7 @@ PERSONAL_FORMATS: tuple[SecretFormat, ...] = (
         at_literal=False,
     ),
     _phone(rf"{_BEFORE}\((?:0[1-9]\d{{0,3}}|[1-9]\d{{1,4}})\)[ -]?\d{{3,5}}[ -]?\d{{3,5}}{_AFTER}", ("(",)),
-    _phone(
-        rf"{_ALONE_BEFORE}0[1-9](?:(?:[ .-]\d\d){{4}}|\d{{0,3}}[ -]\d{{3,4}}[ -]\d{{3,4}}){_ALONE_AFTER}",
-        ("0",),
-    ),
+    _phone(rf"{_ALONE_BEFORE}0[1-9](?:(?:[ .-]\d\d){{4}}|\d{{0,3}}[ -]\d{{3,4}}[ -]\d{{3,4}}){_ALONE_AFTER}", ("0",)),
     _phone(
         rf"(?i)(?<![a-z])(?:{'|'.join(_WORDS)})(?: ?(?:number|num|no|nr|n°|#)\b)?[.:=#\"']{{0,3}}+(?: is| was| at| on)?"
         rf"[ \"']{{0,3}}+(?P<secret>\(?\d{_SEPARATED}{{6,14}}+){_AFTER}",

@@ -170,9 +170,7 @@ FORMATS: tuple[SecretFormat, ...] = (
         rf"[ \t]{{1,3}}{_VALUE}",
     ),
     _loose(
-        "password",
-        ("-u", "--user"),
-        rf"(?<![\w-])(?P<name>-u|--user)[ \t=]{{1,3}}[\"']?[^\s:\"'/@]{{1,64}}+:{_VALUE}",
+        "password", ("-u", "--user"), rf"(?<![\w-])(?P<name>-u|--user)[ \t=]{{1,3}}[\"']?[^\s:\"'/@]{{1,64}}+:{_VALUE}"
     ),
     _loose(
         "password",

@@ -25,11 +25,7 @@ class ServerSocket:
     """A ROUTER for requests and an XPUB for doorbells, plus a second pair with CURVE. Only `wake` is thread-safe."""
 
     def __init__(
-        self,
-        ingest: Sequence[str],
-        feed: Sequence[str],
-        queue_bytes: int,
-        authenticator: CurveAuthenticator | None,
+        self, ingest: Sequence[str], feed: Sequence[str], queue_bytes: int, authenticator: CurveAuthenticator | None
     ) -> None:
         """Bind, queueing at most `queue_bytes` per peer, but at least one message.
 
