@@ -28,6 +28,8 @@ class Task(Protocol):
 
 
 class Worker:
+    """A thread that runs one task."""
+
     def __init__(self, task: Task, on_failure: Callable[[BaseException], None]) -> None:
         self._task = task
         self._on_failure = on_failure

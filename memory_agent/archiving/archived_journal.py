@@ -81,6 +81,8 @@ def restore_journal(
 
 
 class ArchivedJournal:
+    """Archives the journal of one relay (`relay.JournalCopy`)."""
+
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._archive: UserArchive | None = None

@@ -33,6 +33,8 @@ _Result = TypeVar("_Result")
 
 
 class ObjectStore:
+    """The objects of all users and of the journal, below the archive's URL."""
+
     def __init__(self, files: Any, root: str, timeout_s: float, *, is_local: bool) -> None:
         self._files = files
         self._root = root

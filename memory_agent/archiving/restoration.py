@@ -145,6 +145,8 @@ def _sealed(objects: Objects, user_id: str, epoch: int) -> chain.Header:
 
 
 class _Restoration:
+    """One attempt to restore into an empty folder."""
+
     def __init__(self, objects: Objects, user_id: str, folder: Path, map_size_bytes: int, since: int) -> None:
         self._since = since
         self._objects = objects

@@ -39,6 +39,8 @@ _UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the tim
 
 
 class Archive:
+    """One user's records, and the columns that searches use. Thread-safe."""
+
     def __init__(
         self,
         store: Store,

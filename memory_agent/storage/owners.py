@@ -153,6 +153,8 @@ def _key(kind: str, id_: str) -> str:
 
 
 class Owners:
+    """A durable map from runs and sessions to users."""
+
     def __init__(
         self, path: Path, limit: int = LIMIT, map_size_bytes: int = MAP_SIZE_BYTES, key: UserKey | None = None
     ) -> None:

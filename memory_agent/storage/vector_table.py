@@ -108,6 +108,8 @@ class _Planes(NamedTuple):
 
 
 class TableView:
+    """The vectors of a `VectorTable` at one moment."""
+
     def __init__(
         self, planes: _Planes, scales: Scales, *, ndim: int, count: int, rest: float, graph: VectorGraph | None
     ) -> None:

@@ -32,6 +32,8 @@ _NO_KEYS = _Table((), {}, {}, {})
 
 
 class Credentials:
+    """The keys of one data folder. Thread-safe."""
+
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._table = _NO_KEYS

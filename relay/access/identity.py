@@ -68,6 +68,8 @@ def local_identity(endpoint: str) -> Identity:
 
 
 class TokenSource:
+    """One client's token, which can be reloaded. Not thread-safe."""
+
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._token = identity.token.encode()

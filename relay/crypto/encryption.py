@@ -45,6 +45,8 @@ class Key(Protocol):
 
 
 class TransactionCipher:
+    """Encrypts and decrypts the keys and values of one transaction."""
+
     def __init__(self, cipher: Cipher, forms: Mapping[str, Form], damaged: type[Exception]) -> None:
         """`damaged` is raised, with a message, for bytes that cannot be decrypted or do not match their checksum."""
         self._cipher = cipher
@@ -99,6 +101,8 @@ class TransactionCipher:
 
 
 class Encryption:
+    """The key of an encrypted environment, and the forms of its databases."""
+
     def __init__(self, key: Key, purpose: str, forms: Mapping[str, Form]) -> None:
         self._key = key
         self._purpose = purpose

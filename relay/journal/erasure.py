@@ -37,6 +37,8 @@ _decoder = msgspec.msgpack.Decoder(_NamedIds)
 
 @dataclass(frozen=True)
 class Erasure:
+    """Erases events of one journal."""
+
     environment: Environment
     retention: Retention
     quarantine: Quarantine

@@ -33,6 +33,8 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention:
+    """Deletes the old entries of one journal."""
+
     def __init__(self, environment: Environment, settings: JournalSettings) -> None:
         self._environment = environment
         self._settings = settings

@@ -22,6 +22,8 @@ _READ_BYTES = 4 << 20
 
 
 class Spool:
+    """The spool in one folder."""
+
     def __init__(self, path: Path, max_bytes: int) -> None:
         """Open the spool; events of an earlier process are sent first. Raises `JournalError`s."""
         settings = JournalSettings(
