@@ -51,8 +51,7 @@ class Command(NamedTuple):
 
 
 def this_program() -> str:
-    """Return the absolute path of this program as it was called. Links are not resolved, because an upgrade may move
-    the target.
+    """Return the absolute path of this program. Links are not resolved, because an upgrade may move the target.
 
     Raises `UnavailableError` if the program is not installed.
     """
@@ -65,23 +64,19 @@ def this_program() -> str:
 def hook_launcher() -> tuple[str, ...]:
     """Return the words that run a hook by its short path (`hook.pl`), or none if this system has no Perl.
 
-    If the script is missing, for example after an upgrade of Python, the command after it answers the hook.
+    If the script is missing, the command after it answers the hook.
     """
     is_usable = sys.platform == "linux" and os.access(_PERL, os.X_OK)
     return (_PERL, "-e", "do shift; exec @ARGV", str(SHORT_PATH)) if is_usable else ()
 
 
 class Found(NamedTuple):
-    """One of our entries in a file: its place, and the command line that it runs."""
-
     place: KeyPath
     words: tuple[str, ...]
 
 
 class Wanted(NamedTuple):
-    """An entry that a file should contain: member `key` of the object at `place`, or an element of the list there if
-    None.
-    """
+    """An entry that a file should contain: member `key` of the object at `place`, or else an element of a list."""
 
     place: KeyPath
     key: str | None
@@ -90,10 +85,7 @@ class Wanted(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The MCP server's entry in the object or table `container`, with fields `before` and `after` the command.
-
-    `starts_in_project` if the client starts the server in the session's folder.
-    """
+    """The MCP server's entry in the object or table `container`, with fields `before` and `after` the command."""
 
     container: str
     before: Mapping[str, Any] = {}
@@ -101,13 +93,12 @@ class Server(NamedTuple):
     starts_in_project: bool = False
 
     def wanted(self, command: Command) -> Iterator[Wanted]:
-        """Yield the entry that the file should contain."""
         words = command.server(starts_in_project=self.starts_in_project)
         value = {**self.before, "command": command.program, "args": words, **self.after}
         yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
 
     def found(self, text: Text) -> Iterator[Found]:
-        """Yield our entry in the file, including one from a different version."""
+        """Entries of other versions count, too."""
         place = (self.container, PROGRAM)
         entry = text.find(place)
         if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
@@ -118,11 +109,9 @@ class Server(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """The entries of all hooks that `memory-agent hook CLIENT` handles. `per_second` is the client's number of timeout
-    units per second.
+    """The entries of all hooks that `memory-agent hook CLIENT` handles. `per_second`: timeout units per second.
 
-    The client waits for each hook. Claude Code can run hooks in the background (`async`), but kills them at the end of
-    the session, which sometimes lost the last tool's result (measured).
+    The client waits for each hook. Claude Code would kill hooks in the background (`async`) at the end of the session.
     """
 
     client: str
@@ -184,24 +173,19 @@ def _runs(words: tuple[str, ...], *verb: str) -> bool:
 
 
 class Home(NamedTuple):
-    """A client's settings folder: `below` the folder in the environment `variable`, else below `folder` in the home
-    folder.
-    """
+    """A client's settings folder: `below` the folder in the environment `variable`, else below `folder`."""
 
     folder: str
     variable: str = ""
     below: str = ""
 
     def path(self, home: Path, variables: Mapping[str, str]) -> Path:
-        """Return this user's settings folder."""
         named = variables.get(self.variable, "") if self.variable else ""
         return (Path(named) if named else home / self.folder) / self.below
 
 
 class File(NamedTuple):
-    """A settings file: its path below `home` (default: the client's) or the project, and our entries. TOML without
-    `syntax`.
-    """
+    """A settings file: its path below `home` or the project, and our entries. TOML without `syntax`."""
 
     path: str
     entries: tuple[Entry, ...]
@@ -209,7 +193,6 @@ class File(NamedTuple):
     home: Home | None = None
 
     def read(self, text: str) -> Text:
-        """Parse the file. Raises `UneditableError`."""
         return TomlText(text) if self.syntax is None else JsonText(text, self.syntax)
 
 
@@ -309,7 +292,6 @@ class Scope(NamedTuple):
     variables: Mapping[str, str] = os.environ
 
     def files(self) -> Iterator[tuple[Path, File]]:
-        """Yield the path and the table row of each of the client's files."""
         client = CLIENTS[self.client]
         if self.project is not None:
             yield from ((self.project / file.path, file) for file in client.project)
