@@ -35,7 +35,6 @@ _PAUSE_S = 0.2
 
 T = TypeVar("T")
 Take = Callable[[JournalEntry], T | None]
-"""Decodes an entry, or returns None to skip it."""
 
 
 class Feed(NamedTuple):

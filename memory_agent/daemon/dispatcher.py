@@ -41,7 +41,6 @@ _COUNTED_OF_ONE_USER = 200
 _NO_OWNER = "no key for all users has named the owner of its run or session: see daemon.owner_claims, on_behalf_of"
 
 Notice = Callable[[str, JournalEntry], None]
-"""Receives a user and an event of this user; must return immediately."""
 
 
 class Dispatcher:
@@ -74,7 +73,6 @@ class Dispatcher:
         self._progress = asyncio.Event()
         self.counts: Counter[str] = Counter()
         self.ingestion = Histogram()
-        """How long hosts took to ingest batches."""
         self.lags = Histogram()
         """The age of each event when it was ingested, since the relay received it."""
         hosts.watch(self)

@@ -32,7 +32,6 @@ class Topology:
 
 
 CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written", "cost_usd")
-"""The counted fields of `ApiCounts`."""
 
 
 @dataclass(frozen=True)

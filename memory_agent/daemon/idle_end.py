@@ -19,7 +19,7 @@ from typing import NamedTuple
 from memory_agent.layout import Layout
 
 _LOOKS = 20
-"""How often an idle time is divided: a daemon ends at most this part later than it could."""
+"""How often the daemon is checked during its idle time."""
 _LONGEST_LOOK_S = 15.0
 _SETTLE_S = 0.2
 """How long requests of clients without the lock, such as those that name an endpoint, may take to be noticed."""

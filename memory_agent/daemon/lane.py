@@ -38,7 +38,7 @@ _LONGEST_PAUSE_S = 5.0
 _WAKE_DEADLINE_MS = 10_000.0
 _MOST_UNSAVED = 100_000
 _LOST_WEIGHT = 0.25
-"""How much a host that was lost with its lease counts as a crash: it may have been its machine's."""
+"""How much the loss of a host with its lease counts as a crash: its machine may have failed instead."""
 _SAVED_POLL_S = 0.2
 
 T = TypeVar("T")

@@ -17,7 +17,6 @@ class LatencyWindow:
     def __init__(self) -> None:
         self._took_ms: deque[float] = deque(maxlen=_WINDOW)
         self.histogram = Histogram()
-        """All requests, in seconds."""
 
     def add(self, took_ms: float) -> None:
         self._took_ms.append(took_ms)

@@ -16,13 +16,11 @@ from memory_agent.errors import MemoryAgentError
 from relay.log import log
 
 _RENEWALS = 6
-"""How many times per lease it is renewed."""
 _MARGIN = 1.1
 """By how much the clock of a host may be slower than the daemon's."""
 _STOPPED = 0.25
-"""By how much of a lease the daemon's own timers are late if it was stopped."""
+"""How late, as a share of a lease, the daemon's own timers are if it was stopped."""
 _START_S = 60.0
-"""How long a host may take to start."""
 
 
 class Lease:

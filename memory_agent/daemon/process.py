@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 _SWITCH_S = 0.001
 """How long a thread waits for another that computes in Python: a fifth of the default."""
 _SCRAPE_S = 2.0
-"""How long a scrape waits for the relay."""
 
 
 def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int:

@@ -85,7 +85,6 @@ _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Saves the embedder 16 % of the processor time of a query, 11 % of a text (measured). glibc reads it at start."""
 _THREADS_FOR_RAY = 8
-"""Concurrent callers within Ray (`ask_host`) per host."""
 _OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
 
 

@@ -127,12 +127,10 @@ class Service:
         self._eraser = eraser
         self._deployment = deployment
         self.open_runs: OpenRuns | None = None
-        """Takes note of the runs that requests begin and end."""
         self.recall_latency = LatencyWindow()
         self.requests: Counter[tuple[str, bool]] = Counter()
         """The answered requests, by verb and by whether the answer is a fault."""
         self.degraded: Counter[str] = Counter()
-        """The recalls by the reasons in `RecallResult.degraded`."""
         self.judged: Counter[bool] = Counter()
         """The recalls whose memories a judge selected, by whether the selection was cached."""
 

@@ -124,7 +124,6 @@ class Host(ABC):
         self.is_gone = False
         """Whether the host ended and will not be restarted."""
         self.figures = HostFigures()
-        """The host's figures at its last upkeep."""
         self._connected: Counter[str] = Counter()
         self._answers = HostConnection(name, partial(self._endpoint, "answer"), identity)
         self._batches = HostConnection(name, partial(self._endpoint, "ingest"), identity)

@@ -13,7 +13,6 @@ from memory_agent.frameworks.agent_run import USUAL_TOKENS, AgentRun, recall_blo
 from memory_agent.frameworks.tools import MemoryTools
 
 SOURCE = "memory_agent"
-"""The source of what the provider adds to a request."""
 
 
 def episodic_memory(memory: MemoryClient, *, tools: bool = True, context_tokens: int = USUAL_TOKENS) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from memory_agent.records.prompt_block import without_blocks
 from memory_agent.records.trajectories import RunEnd
 
 USUAL_TOKENS = 512
-"""The default token budget of a block."""
 MOST_TEXT_CHARS = 16_000
 """The default of `ingest.max_text_chars`: the longest text of a memory."""
 MOST_LEVELS = 60

@@ -22,10 +22,8 @@ from memory_agent.records import memories
 from memory_agent.records.arguments import check_object
 
 TYPE = "crewai"
-"""The `type` of a memory that CrewAI stored."""
 _guard = threading.Lock()
 _runs: dict[str, AgentRun] = {}
-"""The open run of each task, by the task's id."""
 
 
 class CrewMemory(Memory):

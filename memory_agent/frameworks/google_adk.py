@@ -23,7 +23,6 @@ from memory_agent.records.arguments import check_object
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
 
 TYPE = "google_adk"
-"""The `type` of a memory that the service stored."""
 
 
 class _Clients:

@@ -19,7 +19,6 @@ from memory_agent.frameworks.stored_messages import Message, StoredMessages
 from memory_agent.records.memories import MemoryFilter
 
 TYPE = "langchain_message"
-"""The `type` of a chat message's memory."""
 
 
 class MemoryRetriever(BaseRetriever):

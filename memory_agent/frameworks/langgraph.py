@@ -45,7 +45,6 @@ from memory_agent.records.memories import MemoryFilter, MemoryRecord, MetadataVa
 from memory_agent.records.metadata import values_of
 
 TYPE = "langgraph"
-"""The `type` of an item's memory."""
 MOST_SEARCHED = 1_000
 """A search with a query and a filter that recall cannot apply considers this many best items."""
 

@@ -17,7 +17,6 @@ from memory_agent.frameworks.stored_messages import Message, StoredMessages
 from memory_agent.frameworks.tools import MemoryTools
 
 TYPE = "openai_agents_item"
-"""The `type` of an item's memory."""
 
 
 async def run_with_memory(

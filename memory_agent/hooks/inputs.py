@@ -201,4 +201,3 @@ _HOOKS: dict[str, dict[str, Callable[[Input], Content]]] = {
     },
 }
 LISTENED: dict[str, tuple[str, ...]] = {client: tuple(hooks) for client, hooks in _HOOKS.items()}
-"""The supported hooks of each client."""

@@ -28,7 +28,6 @@ _CONTEXT = frozenset(
 )
 
 SHORT_PATH = Path(__file__).with_name("hook.pl")
-"""The script that passes an input to the daemon unread."""
 
 Json = dict[str, Any]
 

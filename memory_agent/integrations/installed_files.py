@@ -12,7 +12,6 @@ from pathlib import Path
 from relay.disk import write_private
 
 MARK = "memory-agent completion"
-"""Each completion script contains this."""
 _READABLE = 0o644
 
 

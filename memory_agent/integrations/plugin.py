@@ -14,7 +14,6 @@ from memory_agent.integrations.json_text import JsonText
 from memory_agent.version import VERSION
 
 FOLDER = Path(__file__).with_name("plugins")
-"""A marketplace with one plugin."""
 _DESCRIPTION = (
     "Episodic memory: what past sessions did, found and decided comes back when it is relevant to the prompt."
 )

@@ -23,7 +23,6 @@ _MARKS = (
     *((f"<{tag}>", f"</{tag}>") for tag in ("pr_description", "issue", "task", "problem_statement")),
     ("ISSUE:\n", "\nINSTRUCTIONS:"),
 )
-"""Matches the text around the issue in a prompt."""
 _LEAD = re.compile(r"\A(?:Consider the following|Please solve this|Solve this)[^\n]*:\s*\n", re.IGNORECASE)
 _OUTPUT = re.compile(r"</?(?:output|output_head|output_tail)>|<returncode>-?\d+</returncode>\n?")
 _RETURN_CODE = re.compile(r"<returncode>(-?\d+)</returncode>")

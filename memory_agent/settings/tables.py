@@ -21,7 +21,6 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Auto = Literal["auto"]
-"""The value is chosen to suit the machine."""
 
 
 KeyReference = Annotated[str, msgspec.Meta(pattern=r"^(\$\{\w+\})?$")]
@@ -93,7 +92,6 @@ class GeminiEmbedder(RemoteEmbedder, frozen=True, kw_only=True, tag="gemini"):
 
 
 AnyEmbedder = EmbedderSettings | OllamaEmbedder | OpenAIEmbedder | GeminiEmbedder
-"""The settings of an embedder, by `type`."""
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

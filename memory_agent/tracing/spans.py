@@ -38,7 +38,6 @@ _COUNTS: dict[str, Callable[[Any], int]] = {
     "forget_session": int,
     "erase": lambda receipt: int(receipt.memories),
 }
-"""The number of memories in a verb's result."""
 _CONTEXT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
 

@@ -77,7 +77,6 @@ HOOK, MCP = "/hook", "/mcp"
 METRICS = "/metrics"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVENTS = "/v1/events"
-"""The path of events: POST publishes, GET follows."""
 _MOST_PUBLISHING = 64
 _SIGN_IN_BYTES = 4096
 _ANYBODY = Principal("", "", frozenset())

@@ -39,7 +39,6 @@ _ON_THE_WAY_S = 0.02
 
 T = TypeVar("T")
 Session = tuple[str, str, str, str]
-"""The token, the user, the client and the session of a hook."""
 
 
 class HookCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,6 @@ Owner = Callable[[], Awaitable[str | None]]
 
 EVENT_STREAM = "text/event-stream"
 MOST_PAUSE_S = 1.0
-"""Maximum time between two progress events."""
 _AT_ONCE = 200
 _MOST_BYTES = 1 << 20
 _RETRY_MS = 1_000

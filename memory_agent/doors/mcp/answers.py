@@ -19,10 +19,8 @@ from memory_agent.records.shared import FoundItem, GlobalRecord, QualityMetrics
 from memory_agent.records.trajectories import FeedbackReport
 
 _RECALL_TOKENS = 1_000
-"""Maximum number of tokens (estimated) in the block of a recall."""
 _ALL_TOKENS = 10_000_000
 _LINE_CHARS = 300
-"""Maximum number of characters per memory in a timeline."""
 
 
 def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,6 @@ _ID_MEMBER = rb'"id"\s*:\s*(-?[0-9]+|"(?:[^"\\]|\\.)*")'
 _FIRST = re.compile(rb"\s*\{\s*(?:" + _VERSION_MEMBER + rb"\s*,\s*)?" + _ID_MEMBER + rb"\s*[,}]")
 _LAST = re.compile(rb"[,{]\s*" + _ID_MEMBER + rb"\s*(?:,\s*" + _VERSION_MEMBER + rb"\s*)?\}\s*\Z")
 _ID_BYTES = 512
-"""The number of bytes that `id_within` searches at each end of a line."""
 
 _SESSION = re.compile(r"[\w.:-]{1,128}")
 

@@ -22,7 +22,6 @@ from relay.disk import add_checksum, verify_checksum, write_private
 from relay.log import log
 
 PAGE_KEY = "X-Page-Key"
-"""The header with the page key."""
 SESSION_S = 12 * 3600
 TICKET_S = 60
 MOST_OF_A_KEY = 16
