@@ -72,7 +72,8 @@ def structures() -> dict[str, Any]:
         Event,
         Caller,
     ]
-    types += [*get_args(AnySharedRequest), *(request.result for request in get_args(AnySharedRequest)), *STORED]
+    requests = get_args(AnySharedRequest)
+    types += [*requests, *(get_args(request.__orig_bases__[0])[0] for request in requests), *STORED]
     types += [one for verb in VERBS if verb.answered_by.startswith("memory") for one in (verb.params, verb.result)]
     _, components = msgspec.json.schema_components(types)
     calls = {name: value.__annotations__ for name, value in vars(HostActor).items() if inspect.isfunction(value)}

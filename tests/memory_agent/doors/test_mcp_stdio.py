@@ -213,7 +213,11 @@ def test_the_bridge_waits_for_a_daemon_that_another_session_starts(tmp_path: Pat
             if self.looks == 3:
                 self.create()
                 (self.run / "http").write_text("http://127.0.0.1:1\n")
-            return super().http
+            return self.run / "http"
+
+        @http.setter
+        def http(self, _: Path) -> None:
+            """Ignore the path that `Layout` sets."""
 
     layout = Opening(tmp_path)
     with layout.hold():
