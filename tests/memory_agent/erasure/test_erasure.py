@@ -295,7 +295,7 @@ def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
     """Erase, and kill this process immediately before a step."""
     import os
 
-    from memory_agent.erasure import eraser
+    from memory_agent.erasure import logs
     from memory_agent.erasure.forgetting import Forgetting
     from memory_agent.storage import archive
     from memory_agent.storage.store import Store
@@ -304,12 +304,12 @@ def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     place: dict[str, tuple[object, str]] = {
-        "write_intent": (eraser, "write_intent"),
+        "write_intent": (logs, "write_intent"),
         "forget": (Forgetting, "memories"),
         "save": (archive.derived, "write"),
         "remove_set_aside": (archive.derived, "remove_set_aside"),
         "compact": (Store, "compact"),
-        "close_intent": (eraser, "close_intent"),
+        "close_intent": (logs, "close_intent"),
     }
     memory = Memory.open(folder)
     setattr(*place[step], die)
