@@ -55,6 +55,15 @@ class Tree(NamedTuple):
         return f"# Completion of memory-agent {self.version} for {shell}, written by `{MARK}`"
 
 
+_OFFERS: Mapping[What, tuple[str, str, str]] = {
+    "files": ("_memory_agent_paths -f", "_files", "-F"),
+    "folders": ("_memory_agent_paths -d", "_files -/", "-a '(__fish_complete_directories)'"),
+    "settings": ("_memory_agent_settings", "_memory_agent_settings", "-a '(__memory_agent_settings)'"),
+    "users": ("_memory_agent_users", "_memory_agent_users", "-a '(__memory_agent_users)'"),
+}
+"""What offers values of a kind in bash, zsh and fish."""
+
+
 def _lines(*parts: str | Iterable[str]) -> str:
     return "\n".join(line for part in parts for line in ([part] if isinstance(part, str) else part)) + "\n"
 
@@ -135,16 +144,9 @@ def _bash_case(tree: Tree, command: Command) -> Iterator[str]:
 
 
 def _bash_offer(values: Values) -> str:
-    if values.what == "text":
-        return ""
-    offers = {
-        "choices": f'_memory_agent_offer "{" ".join(values.choices)}"',
-        "settings": "_memory_agent_settings",
-        "files": "_memory_agent_paths -f",
-        "folders": "_memory_agent_paths -d",
-        "users": "_memory_agent_users",
-    }
-    return f"{offers[values.what]}; "
+    if values.what == "choices":
+        return f'_memory_agent_offer "{" ".join(values.choices)}"; '
+    return "" if values.what == "text" else f"{_OFFERS[values.what][0]}; "
 
 
 def _of_arguments(command: Command) -> Values:
@@ -222,15 +224,9 @@ def _zsh_arguments(command: Command) -> Iterator[str]:
 
 
 def _zsh_action(values: Values) -> str:
-    actions = {
-        "choices": f"({' '.join(values.choices)})",
-        "settings": "_memory_agent_settings",
-        "files": "_files",
-        "folders": "_files -/",
-        "users": "_memory_agent_users",
-        "text": " ",
-    }
-    return actions[values.what]
+    if values.what == "choices":
+        return f"({' '.join(values.choices)})"
+    return " " if values.what == "text" else _OFFERS[values.what][1]
 
 
 _FISH = r"""
@@ -273,25 +269,19 @@ def _fish_lines(tree: Tree, command: Command) -> Iterator[str]:
     here = f"complete -c memory-agent -n '__memory_agent_at \"{' '.join(command.words)}\"'"
     for one in tree.below(command.words):
         yield f"{here} -a {one.words[-1]} -d {_fish_quoted(one.help)}"
-    if values := _fish_values(_of_arguments(command), "-F"):
+    if values := _fish_values(_of_arguments(command)):
         yield f"{here} {values}"
     for option in command.options:
         names = (f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
-        value = "" if option.values is None else f" {_fish_values(option.values, '-r -F') or '-x'}"
-        value = value.replace(" -a", " -x -a")
+        value = "" if option.values is None else f" {_fish_values(option.values) or '-x'}"
+        value = value.replace(" -a", " -x -a").replace(" -F", " -r -F")
         yield f"{here} {' '.join(names)}{value} -d {_fish_quoted(option.help)}"
 
 
-def _fish_values(values: Values, files: str) -> str:
-    offers = {
-        "choices": f"-a {_fish_quoted(' '.join(values.choices))}",
-        "settings": "-a '(__memory_agent_settings)'",
-        "files": files,
-        "folders": "-a '(__fish_complete_directories)'",
-        "users": "-a '(__memory_agent_users)'",
-        "text": "",
-    }
-    return offers[values.what]
+def _fish_values(values: Values) -> str:
+    if values.what == "choices":
+        return f"-a {_fish_quoted(' '.join(values.choices))}"
+    return "" if values.what == "text" else _OFFERS[values.what][2]
 
 
 def _filled(start: str, tree: Tree, between: str, quoted: Callable[[str], str]) -> str:
