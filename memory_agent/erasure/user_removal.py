@@ -64,7 +64,9 @@ def finish_removals(data_dir: Path) -> int:
     doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
     for folder in doomed:
         with os_errors_as_store_errors(folder):
-            shutil.rmtree(folder)
+            while folder.exists():
+                with contextlib.suppress(FileNotFoundError):  # a concurrent erasure deletes it, too
+                    shutil.rmtree(folder)
             flush(folder.parent)
         if folder.parent.parent != data_dir:
             with contextlib.suppress(OSError):  # it still contains other users
