@@ -96,12 +96,26 @@ class Attempts:
 
 
 def find_daemon(
-    data_dir: Path | str | None, endpoint: str | None, token: str | None, key_file: Path | str | None = None
+    data_dir: Path | str | None,
+    endpoint: str | None,
+    token: str | None,
+    key_file: Path | str | None = None,
+    cells: Path | str | None = None,
+    user_id: str | None = None,
 ) -> Address:
-    """Return the address and key for the daemon at `endpoint`, or for the one that serves `data_dir`.
+    """Return the address and key for the daemon at `endpoint`, or for the one that serves `data_dir`; with a file of
+    `cells`, for that of the user's cell.
 
-    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN. Raises `SettingsError`.
+    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN. Raises `SettingsError`, and
+    `InvalidInputError` for a user without a cell.
     """
+    if cells is not None:
+        from memory_agent.client.cells import read_cells  # imported late: imports publishers
+
+        if (data_dir, endpoint, key_file) != (None, None, None):
+            raise InvalidInputError("cells", "names the daemon; omit data_dir, endpoint and key_file")
+        cell = read_cells(cells).of(user_id)
+        data_dir, endpoint, key_file = cell.data_dir, cell.endpoint, cell.key_file
     layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())
     if token is None and key_file is None:
         key_file = os.environ.get(KEY_FILE_VARIABLE) or None

@@ -31,10 +31,11 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         endpoint: str | None = None,
         token: str | None = None,
         key_file: Path | str | None = None,
+        cells: Path | str | None = None,
     ) -> None:
         """Same arguments as `MemoryClient`."""
         super().__init__(self._ask_daemon)
-        self._address = find_daemon(data_dir, endpoint, token, key_file)
+        self._address = find_daemon(data_dir, endpoint, token, key_file, cells, user_id)
         self._named = check_named(user_id)
         self.user_id = user_id or self._address.identity.user_id or DEFAULT_USER
         self._socket: AsyncRequestSocket | None = None

@@ -40,16 +40,18 @@ class MemoryClient(MemoryMethods):
         endpoint: str | None = None,
         token: str | None = None,
         key_file: Path | str | None = None,
+        cells: Path | str | None = None,
     ) -> None:
-        """Connect to the daemon at `endpoint`, or to the daemon of `data_dir`.
+        """Connect to the daemon at `endpoint`, to the daemon of `data_dir`, or to the one that `cells` chooses.
 
-        `data_dir` defaults to $MEMORY_AGENT_DATA_DIR, else to the platform's folder. The key is a `token` or the file
-        that `keys create` wrote; without either, $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN, else the data folder's
-        own token. `user_id` defaults to the user of the key, or to `default` with a key for all users. `curve+tcp://`
-        endpoints need the file of a CURVE key. Raises `SettingsError` for an unreadable key file.
+        `cells` is a file for `read_cells`, which chooses by `user_id`. `data_dir` defaults to $MEMORY_AGENT_DATA_DIR,
+        else to the platform's folder. The key is a `token` or the file that `keys create` wrote; without either,
+        $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN, else the data folder's own token. `user_id` defaults to the user
+        of the key, or to `default` with a key for all users. `curve+tcp://` endpoints need the file of a CURVE key.
+        Raises `SettingsError` for an unreadable file, and `InvalidInputError`.
         """
         super().__init__(self._ask_daemon)
-        self._address = find_daemon(data_dir, endpoint, token, key_file)
+        self._address = find_daemon(data_dir, endpoint, token, key_file, cells, user_id)
         self._named = check_named(user_id)
         self.user_id = user_id or self._address.identity.user_id or DEFAULT_USER
         self._renew()
