@@ -41,6 +41,7 @@ from memory_agent.care.restoration import (
     restore_all,
     restore_archived_journal,
     restore_user,
+    take_users,
 )
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "restore_user",
     "shared_items",
     "store_encryptions",
+    "take_users",
     "verify_folder",
     "verify_manifest",
     "write_file",

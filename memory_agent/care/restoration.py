@@ -9,14 +9,14 @@ stores recognise repeated events.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from memory_agent.archiving import fetch_home, forget_archive, restore_journal
+from memory_agent.archiving import fetch_home, forget_archive, is_away, restore_journal
 from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
 from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.offline import Warn, erase_events, erase_events_of, erase_user, erased_events, open_memory
@@ -31,7 +31,8 @@ from memory_agent.errors import (
 from memory_agent.knowledge import Knowledge
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import open_records, open_user_key, own, require_keys
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.environment import has_records, open_records, open_user_key, own, require_keys
 from memory_agent.storage.folder_moves import has_unfinished_moves, move_folders
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
@@ -127,6 +128,40 @@ def restore_user(
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
         move_folders(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
+
+
+def take_users(
+    backup: Path, data_dir: Path, is_wanted: Callable[[str], bool], settings: Settings, now: datetime, report: Report
+) -> Restored:
+    """Restore users from the backup of another cell, except those who have memories here or were erased here since.
+
+    Durable on return. The stores' cursors are reset, because they are numbers of that cell's journal. Raises the errors
+    of `restore_all`.
+    """
+    manifest = read_manifest(backup)
+
+    def is_taken(user_id: str) -> bool:
+        folder = user_folder(data_dir, user_id)
+        is_here = has_records(folder) or is_away(folder)
+        return not (is_here or read_history(folder, user_id).since(manifest.made_at).is_everything)
+
+    users = {part: part.part.removeprefix("user ") for part in manifest.parts if part.part.startswith("user ")}
+    users = {part: one for part, one in users.items() if one != SHARED_USER and is_wanted(one) and is_taken(one)}
+    require_keys(settings.encryption, data_dir)
+    with _exclusive(data_dir, list(users.values())), _staged(backup, data_dir, list(users), report) as stage:
+        encrypt_staged(stage, data_dir, settings, now, report)
+        _require_usable(backup, stage, data_dir, settings)
+        for user_id in users.values():
+            key = open_user_key(settings.encryption, data_dir, user_id)
+            folder = user_folder(stage, user_id)
+            with closing(Archive.open(folder, settings.store, "library", key)) as archive, archive.batch() as batch:
+                batch.state.cursor = 0
+        again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, lambda _: None)
+        flush_tree(stage)
+        folders = [user_folder(data_dir, user_id) for user_id in users.values()]
+        aside, moves = _moves_aside(data_dir, folders, now, replace=True)
+        move_folders(data_dir, moves + [(stage / folder.relative_to(data_dir), folder) for folder in folders])
+    return _restored(data_dir, tuple(users), aside, manifest.made_at, again)
 
 
 def replay_user(

@@ -76,6 +76,7 @@ SECTIONS = {
         "status": Verb("daemon", "status", "Show the state of the daemon."),
         "join": Verb("node", "join", "Join a daemon's cluster: this machine hosts users."),
         "leave": Verb("node", "leave", "Remove a machine from the cluster."),
+        "cells": Verb("cells", "cells", "Several daemons that share users: list, take, drop."),
         "keys": Verb("keys", "keys", "Access keys: create, list, rotate, revoke."),
     },
     "Data folder": {

@@ -1,0 +1,140 @@
+"""`cells list|take|drop`: which cell has a user, and moving users when the file of cells changes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from memory_agent.cli.command import Group
+from memory_agent.cli.exit_codes import ExitCode
+from memory_agent.cli.options import ONLY, UNUSED, Target, options_where_user
+from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.render import print_document, print_table
+from memory_agent.storage.folders import known_users
+from relay import SHARED_USER
+
+if TYPE_CHECKING:
+    from memory_agent.client import MemoryClient
+
+_SLACK_S = 0.2  # uptimes are rounded
+_WAIT_S = 300.0
+_PAGE = 100
+_AT_ONCE = 16  # erasures within a second share one compaction of the journal
+_file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+
+
+@click.group(cls=Group)
+def cells() -> None:
+    """Cells are several daemons that share users. FILE describes them, and each user's cell follows from the user's id.
+
+    \b
+    Examples:
+      memory-agent cells list cells.toml --user alice
+      memory-agent cells take cells.toml cell-2 /mnt/backups/cell-0 --data-dir /srv/cell-2
+      memory-agent cells drop cells.toml --data-dir /srv/cell-0
+    """
+
+
+@cells.command("list", short_help="Show the cell of each user.")
+@_file
+@options_where_user(ONLY)
+def list_users(target: Target, file: Path) -> None:
+    """Show the cell that FILE chooses for each user of the data folder, or for --user.
+
+    \b
+    Examples:
+      memory-agent cells list new-cells.toml --data-dir /srv/cell-0
+    """
+    from memory_agent.client.cells import read_cells  # imports the relay
+
+    read = read_cells(file)
+    users = [target.user_id] if target.user_named else _users(target)
+    _print(target, {user_id: read.name_of(user_id) for user_id in users})
+
+
+@cells.command(short_help="Restore the users of a cell from the backup of another.")
+@_file
+@click.argument("name")
+@click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path))
+@options_where_user(UNUSED)
+def take(target: Target, file: Path, name: str, backup: Path) -> None:
+    """Restore those users of BACKUP, made in another cell, whom FILE assigns to the cell NAME, into this data folder.
+
+    Stop the daemon of this data folder first. Users who have memories here are skipped. The keys of encrypted users
+    must be in the keys folder.
+
+    \b
+    Examples:
+      memory-agent cells take cells.toml cell-2 /mnt/backups/cell-0 --data-dir /srv/cell-2
+    """
+    from memory_agent.care import take_users  # imports the engines
+    from memory_agent.client.cells import read_cells
+
+    read = read_cells(file)
+    with progress_bars() as report:
+        taken = take_users(
+            backup, target.data_dir, lambda one: read.name_of(one) == name, target.settings, datetime.now(UTC), report
+        )
+    _print(target, {part.part.removeprefix("user "): "taken" for part in taken.parts})
+
+
+@cells.command(short_help="Erase users who have moved to another cell.")
+@_file
+@options_where_user(UNUSED)
+@click.pass_context
+def drop(context: click.Context, target: Target, file: Path) -> None:
+    """Erase, from this daemon, the users whom FILE assigns to another cell, if that cell has all their memories.
+
+    Run it where the daemon runs; the other cells must run, too. If a memory of a user is missing or has another text
+    there, the user is left, and the exit code is 1. Shared items of an erased user are unpublished.
+
+    \b
+    Examples:
+      memory-agent cells drop cells.toml --data-dir /srv/cell-0
+    """
+    from memory_agent.client import MemoryClient  # imports sockets
+
+    with MemoryClient(data_dir=target.data_dir) as daemon:
+        daemon.wait({"system": daemon.status().journal["last_seq"]}, _WAIT_S)
+
+    def dropped(user_id: str) -> str:
+        with MemoryClient(user_id, cells=file) as there, MemoryClient(user_id, data_dir=target.data_dir) as here:
+            before, other, after = here.status(), there.status(), here.status()
+            is_as_old = before.uptime_s - _SLACK_S <= other.uptime_s <= after.uptime_s + _SLACK_S
+            if is_as_old and other.endpoints == after.endpoints:
+                return "here"
+            if not _has_all(there, here):
+                return "left"
+            receipt = here.erasure.erase_user()
+            return "dropped" if receipt.complete else f"dropped, but {receipt.reason}"
+
+    users = _users(target)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        done = dict(zip(users, pool.map(dropped, users), strict=True))
+    _print(target, {user_id: outcome for user_id, outcome in done.items() if outcome != "here"})
+    if not {"here", "dropped"}.issuperset(done.values()):
+        context.exit(ExitCode.FAILED)
+
+
+def _has_all(there: MemoryClient, here: MemoryClient) -> bool:
+    """Whether each memory `here` is also `there`, with the same text."""
+    after: str | None = None
+    while True:
+        page = here.list(limit=_PAGE, after=after)
+        found = {record.id: record.text for record in there.get([record.id for record in page.records])}
+        if any(found.get(record.id) != record.text for record in page.records):
+            return False
+        if (after := page.next_cursor) is None:
+            return True
+
+
+def _users(target: Target) -> list[str]:
+    return [user_id for user_id in known_users(target.data_dir) if user_id != SHARED_USER]
+
+
+def _print(target: Target, users: dict[str, str]) -> None:
+    print_document({"users": users}) if target.as_json else print_table("users", ("user", "cell"), users.items())
