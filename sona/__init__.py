@@ -9,6 +9,7 @@ a clock. Arrays of another shape than documented raise `ShapeError`.
 from __future__ import annotations
 
 from sona import checkpoint
+from sona.association import Reached
 from sona.centering import WARM_UP, QueryCentering
 from sona.clusters import average_linkage
 from sona.comparison import MOST_BOOST, WHOLE_BOOST, compare, mean_of
@@ -40,6 +41,7 @@ __all__ = [
     "Lesson",
     "Pick",
     "QueryCentering",
+    "Reached",
     "Route",
     "ShapeError",
     "SonaError",

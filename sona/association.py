@@ -2,7 +2,8 @@
 
 Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. A sum would rank
 frequently used memories high for unrelated requests. The caller weights the gain, because it harms the ranking if use
-does not recur. The state depends only on the lessons, bit for bit, and not on their order of arrival.
+does not recur. Lessons without weight, of failed runs, raise nothing, but show whether use recurs (`comparison`). The
+state depends only on the lessons, bit for bit, and not on their order of arrival.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (pairs of lesson and memory), m = memories reached.
 """
@@ -29,15 +30,17 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 class Reached(NamedTuple):
-    """The memories reached, (m,) ascending, and the gain of each, (m,) in (0, 1].
+    """The memories reached, (m,) ascending, and their gains, (m,) in [0, 1]: 0 if only lessons without weight used one.
 
-    `support`, (m,), grows with every similar request that used the memory. `used`, `gains` and `lessons`, (e,), hold
-    the memory, the gain and the lesson number of each use, ascending by memory and then lesson.
+    `support`, (m,), grows with every similar request that used the memory. `unweighted`, (m,) in (0, 1], are the gains
+    if all lessons had a weight of 1. `used`, `gains` and `lessons`, (e,), hold the memory, the gain and the lesson
+    number of each use, ascending by memory and then lesson.
     """
 
     memories: Numbers
     amounts: Array
     support: Array
+    unweighted: Array
     used: Numbers
     gains: Array
     lessons: Numbers
@@ -48,14 +51,15 @@ class Reached(NamedTuple):
         Gains within 1e-6 count as ties, because the last bits of a cosine depend on the row's position in the matrix.
         """
         place = int(self.memories.searchsorted(memory))
-        if place == len(self.memories) or self.memories[place] != memory:
+        if place == len(self.memories) or self.memories[place] != memory or not self.amounts[place] > 0.0:
             return None
         start, end = self.used.searchsorted((memory, memory + 1)).tolist()
-        return int(self.lessons[start + int((self.gains[start:end] >= self.amounts[place] - _EVEN).argmax())])
+        gains = self.gains[start:end]
+        return int(self.lessons[start + int(((gains >= self.amounts[place] - _EVEN) & (gains > 0.0)).argmax())])
 
 
 _NONE, _EMPTY = np.empty(0, dtype=np.int64), np.empty(0)
-NOTHING = Reached(_NONE, _EMPTY, _EMPTY, _NONE, _EMPTY, _NONE)
+NOTHING = Reached(_NONE, _EMPTY, _EMPTY, _EMPTY, _NONE, _EMPTY, _NONE)
 
 
 class UsageAssociation:
@@ -80,10 +84,15 @@ class UsageAssociation:
         """The lesson numbers, ascending, (n,). Never changed in place."""
         return self._numbers
 
+    @property
+    def weights(self) -> Array:
+        """The weight of each lesson, (n,) non-negative, by ascending number."""
+        return self._weights
+
     def add(self, number: int, x: Array | Vector, used: Sequence[int], credits: Sequence[float], weight: float) -> bool:
         """Add or replace a lesson: its request `x`, (d,) of unit length, and the memories used with their credits.
 
-        Returns False, and removes the lesson, when it has no credited use, no positive weight, or a value that is not
+        Returns False, and removes the lesson, when it has no credited use, a negative weight, or a value that is not
         finite. A repeated memory keeps its highest credit.
         """
         self._check(x)
@@ -93,7 +102,7 @@ class UsageAssociation:
         credited = sorted((memory, credit) for memory, credit in zip(used, credits, strict=True) if credit > 0.0)
         worth = dict(credited)  # ascending, so the higher of two credits is kept
         is_finite = np.isfinite(x).all() and all(map(math.isfinite, (weight, *worth.values())))
-        if not worth or not weight > 0.0 or not is_finite:
+        if not worth or not weight >= 0.0 or not is_finite:
             return False
         place = int(np.searchsorted(self._numbers, number))
         self._insert(place, number, x, weight)
@@ -101,12 +110,10 @@ class UsageAssociation:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of a lesson; 0 removes it. Return False for an unknown lesson or an infinite weight."""
+        """Set the weight of a lesson. Return False for an unknown lesson or a negative or infinite weight."""
         place = self._place(number)
-        if place is None or not np.isfinite(weight):
+        if place is None or not (weight >= 0.0 and math.isfinite(weight)):
             return False
-        if weight <= 0.0:
-            return self.forget(number)
         self._weights[place] = weight
         return True
 
@@ -135,16 +142,19 @@ class UsageAssociation:
     def reach_by(self, cosines: Array) -> Reached:
         if not len(self) or not math.isfinite(nearest := float(cosines[cosines.argmax()])):  # faster than `max`
             return NOTHING
-        near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
+        above = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0)
+        unweighted = np.maximum.reduceat(self._credits * above.take(self._places), self._starts)
+        near = above * self._weights
         gains = self._credits * near.take(self._places)
         best = np.maximum.reduceat(gains, self._starts)
-        (reached,) = (best > 0.0).nonzero()
+        (reached,) = (unweighted > 0.0).nonzero()
         if nearest - self._floor > ALIKE - self._floor:
             alike = np.maximum(near - (ALIKE - self._floor) * self._weights, 0.0)
             support = np.add.reduceat(self._credits * alike.take(self._places), self._starts)[reached]
         else:
             support = np.zeros(reached.shape)
-        return Reached(self._distinct[reached], best[reached], support, self._memories, gains, self._lessons)
+        parts = (self._distinct[reached], best[reached], support, unweighted[reached])
+        return Reached(*parts, self._memories, gains, self._lessons)
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
         """Insert the uses of the lesson that is at `place`; uses stay ordered by memory, then by lesson."""

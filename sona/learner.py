@@ -61,7 +61,7 @@ class Adaptation(msgspec.Struct, frozen=True):
 
     `reached`: memories used for similar requests. `direction`, (d,), has a length of at most `REACH`; its dot product
     with a memory's vector is the change in that memory's score. `similarities`, (n,), are the cosines to the lessons in
-    `numbers`, which are ascending.
+    `numbers`, which are ascending and have weight.
     """
 
     reached: Reached
@@ -88,7 +88,7 @@ class Adaptation(msgspec.Struct, frozen=True):
         support = np.add.reduceat([use.support for use in ordered], starts) if ordered else gains
         lessons = {use.lesson: use.similarity for use in sorted(ordered, key=lambda use: use.lesson)}
         return cls(
-            reached=Reached(memories, amounts, support, used, gains, sources),
+            reached=Reached(memories, amounts, support, amounts, used, gains, sources),
             direction=np.zeros(ndim, dtype=np.float32),
             numbers=np.array(list(lessons), dtype=np.int64),
             similarities=np.array(list(lessons.values())),
@@ -232,15 +232,17 @@ class Learner:
             return None
         centred = self.queries.centre(query)
         numbers, cosines = self.association.numbers, self.association.similarities(centred)
-        # The association contains every exemplar of the bank (those with weight), so one product serves both.
+        weighed = self.association.weights > 0.0
+        # The association contains every exemplar of the bank, so one product serves both.
         # `dot` instead of `@`, here and in called functions, saves 4 us with cold caches, as in a recall (measured).
         request = centred.astype(np.float64)
         moved = request + self.bank.shift_by(cosines.take(self._places_of_bank()))
         if self.uses_instant:
             unit = moved / np.linalg.norm(moved)
-            share = _locality(cosines)
+            share = _locality(cosines[weighed])
             moved = unit + share * (self.instant.move(unit) - unit) if share > 0.0 else request
-        return Adaptation(self.association.reach_by(cosines), _within(moved, request), numbers, cosines, self.prior)
+        reached = self.association.reach_by(cosines)
+        return Adaptation(reached, _within(moved, request), numbers[weighed], cosines[weighed], self.prior)
 
     def hold(self, exemplars: Iterable[Exemplar]) -> None:
         """Replace all exemplars and solve the bank."""

@@ -42,10 +42,10 @@ def status(target: Target) -> None:
 
     A lesson is a recall whose run has ended; it has credit if it is known which of its memories the run used. The gate
     starts in `shadow`, where learning has no effect. In `trial`, the learned ranking is compared with the usual one,
-    which still determines the results: the ranking that places the used memories higher wins the recall. The gate turns
-    `on` when the wealth of a bet on the learned ranking reaches the threshold; by chance this happens at most once in
-    that many trials. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the
-    recalls are interleaved from both rankings.
+    which still determines the results: the ranking that predicts the used memories better wins the recall. The gate
+    turns `on` when the wealth of a bet on past use reaches the threshold; by chance this happens at most once in that
+    many trials. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the recalls
+    are interleaved from both rankings.
 
     \b
     Examples:

@@ -107,15 +107,16 @@ class EngineLearner(Learner):
 def _check(found: Adaptation, ndim: int) -> None:
     reached, direction = found.reached, found.direction
     sizes = (
-        {len(reached.memories), len(reached.amounts), len(reached.support)},
+        {len(reached.memories), len(reached.amounts), len(reached.support), len(reached.unweighted)},
         {len(reached.used), len(reached.gains), len(reached.lessons)},
         {len(found.numbers), len(found.similarities)},
     )
-    numbers = np.concatenate([reached.amounts, reached.support, reached.gains, direction, found.similarities])
+    gains = np.concatenate([reached.amounts, reached.unweighted])
+    numbers = np.concatenate([gains, reached.support, reached.gains, direction, found.similarities])
     is_ascending = all((np.diff(one) > 0).all() for one in (reached.memories, found.numbers))
     is_explained = np.isin(reached.memories, reached.used).all() and np.isin(reached.lessons, found.numbers).all()
     is_sorted = is_ascending and (np.diff(reached.used) >= 0).all()
     if any(len(one) != 1 for one in sizes) or direction.shape != (ndim,) or not (is_sorted and is_explained):
         raise ValueError("the arrays of an adaptation do not fit together")
-    if not np.isfinite(numbers).all() or np.linalg.norm(direction) > REACH * 1.001 or (reached.amounts > 1.0).any():
+    if not np.isfinite(numbers).all() or np.linalg.norm(direction) > REACH * 1.001 or (gains > 1.0).any():
         raise ValueError("the values of an adaptation are out of range")

@@ -317,7 +317,7 @@ def note_of(result: RecallResult, query: Query, now: datetime, answer: Answer | 
     if answer is not None:
         route, shown = answer.advice.route, _shown(answer)
         ranks, boosts = answer.found.ranks.tolist(), answer.found.boosts.tolist()
-    is_compared = ranks != sorted(ranks)
+    is_compared = ranks != sorted(ranks) or any(boosts)
     vector = None if answer is None else answer.search.vector
     items = [memory for memory in result.memories if memory.tier == "global"]
     filter = query.filter

@@ -76,7 +76,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     shift: Scores
     arms: Slots  # the ranking that the candidate comes from
     ranks: Slots  # in the learned ranking, from 1, if the baseline was compared with it
-    boosts: Slots  # what past use adds to the score there (`storage/stored_runs`)
+    boosts: Slots  # what past use predicts then (`storage/stored_runs`)
     by_score: Slots  # the place by score, from 1, if a judge selected the candidate
     copies: tuple[Slots, ...] = ()  # the duplicates folded into each candidate
     folded: tuple[Slots, ...] = ()  # the former requests folded into it, and their copies

@@ -167,7 +167,7 @@ def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Can
     return (
         baseline
         if search.deadline.expired()
-        else compared(baseline, _by_past_use(found, search, past_use), past_use.scale)
+        else compared(baseline, _by_past_use(found, search, past_use), past_use.adaptation.reached)
     )
 
 

@@ -16,12 +16,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from memory_agent.recall.candidates import Candidates, Places, best_first
+from memory_agent.recall.evidence import places_of
 from memory_agent.recall.query import Query
 from memory_agent.recall.search import Search
 from memory_agent.recall.stages import PastUse, shifts
 from memory_agent.storage.column import Slots
 from memory_agent.storage.stored_runs import BASELINE, LEARNED, NO_ARM
-from sona import MOST_BOOST, WHOLE_BOOST, Arm, team_draft
+from sona import WHOLE_BOOST, Arm, Reached, team_draft
 
 ARMS: dict[int, Arm | None] = {NO_ARM: None, BASELINE: "baseline", LEARNED: "learned"}
 """The ranking that contributed a memory. None: only the baseline answered, or both rankings contributed it."""
@@ -108,18 +109,15 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
     return replace(baseline.joined(learned).take(np.array(places, dtype=np.intp)), arms=arms)
 
 
-def compared(baseline: Candidates, learned: Candidates, scale: float) -> Candidates:
-    """Return the baseline with each memory's rank and boost in the learned ranking.
+def compared(baseline: Candidates, learned: Candidates, reached: Reached) -> Candidates:
+    """Return the baseline with each memory's rank in the learned ranking and its boost, from runs of any outcome.
 
-    Memories beyond its end share one rank. `scale` is the spread of the scores.
+    Memories beyond the learned ranking's end share one rank.
     """
     ranks = {fingerprint: rank for rank, fingerprint in enumerate(learned.fingerprints.tolist(), 1)}
     beyond = max(baseline.slots.size, learned.slots.size) + 1
     found = [ranks.get(fingerprint, beyond) for fingerprint in baseline.fingerprints.tolist()]
-    boosts = np.rint(learned.association * (WHOLE_BOOST / scale)).clip(0, MOST_BOOST).astype(np.int64)
-    raised = dict(zip(learned.fingerprints.tolist(), boosts.tolist(), strict=True))
-    return replace(
-        baseline,
-        ranks=np.array(found, dtype=np.int64),
-        boosts=np.array([raised.get(fingerprint, 0) for fingerprint in baseline.fingerprints.tolist()], dtype=np.int64),
-    )
+    places, is_used = places_of(reached.memories, baseline.rows)
+    boosts = np.zeros(baseline.rows.shape, dtype=np.int64)
+    boosts[is_used] = np.rint(WHOLE_BOOST * reached.unweighted[places[is_used]]).clip(min=0)
+    return replace(baseline, ranks=np.array(found, dtype=np.int64), boosts=boosts)

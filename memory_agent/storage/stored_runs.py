@@ -278,9 +278,9 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     `shown` lists the memories in the order of the answer, without forgotten ones; `size` is the answer's original
     length. `by_run` made the recall; `run_id` is the run it was linked to, with `is_guess` if only similarity links
-    them. A recall `by_trigger` belongs to a run only if an event names it. `ranks` are the positions of the original
-    answer in the learned ranking, from 1, if the rankings were compared and differed; `boosts` are then what past use
-    adds to the scores (`sona/comparison`). `items` are the shared items in the answer, each with its version.
+    them. A recall `by_trigger` belongs to a run only if an event names it. If the rankings were compared, `ranks` are
+    the positions of the original answer in the learned ranking, from 1, and `boosts` what past use predicts
+    (`sona/comparison`), unless both say nothing. `items` are the shared items in the answer, each with its version.
     """
 
     recall_id: str

@@ -259,7 +259,7 @@ def live(world: World, user: int, uses: Uses, runs: int) -> Life:
         needed = tuple(answer.ids.index(id) for id in matter.needed if id in answer.ids)
         used = _used(uses, world, answer, needed, compared, number, random)
         ranks = tuple(compared.ranks.tolist())
-        differs = ranks != tuple(sorted(ranks))
+        differs = ranks != tuple(sorted(ranks)) or bool(compared.boosts.any())
         ask = Ask(
             size=len(answer.ids),
             needed=needed,
@@ -282,7 +282,7 @@ def _compared(answer: Answer, learner: Learner, settings: Settings) -> Candidate
         return answer.baseline
     past_use = PastUse(adaptation, settings.learning, scale_of(answer.found.total[answer.found.answers]))
     learned = pipeline._by_past_use(answer.found, answer.search, past_use)
-    return compared_by(answer.baseline, learned, past_use.scale)
+    return compared_by(answer.baseline, learned, adaptation.reached)
 
 
 def _used(

@@ -36,17 +36,18 @@ def tell(association: UsageAssociation, use: Use) -> bool:
     return association.add(use.number, SIGHTS[use.sight], list(use.used), list(use.used.values()), use.weight)
 
 
-def by_definition(uses: list[Use], query: Vector) -> dict[int, float]:
+def by_definition(uses: list[Use], query: Vector, *, is_weighted: bool = True) -> dict[int, float]:
     gains: dict[int, float] = {}
     for use in uses:
         near = min(max(float(SIGHTS[use.sight] @ query) - 0.2, 0.0), 1.0)
         for memory, credit in use.used.items():
-            gains[memory] = max(gains.get(memory, 0.0), credit * near * use.weight)
+            gains[memory] = max(gains.get(memory, 0.0), credit * near * (use.weight if is_weighted else 1.0))
     return {memory: gain for memory, gain in gains.items() if gain > 0.0}
 
 
 def bits(reached: Reached) -> tuple[bytes, ...]:
-    parts = (reached.memories, reached.amounts, reached.support, np.array(causes(reached), dtype=np.int64))
+    found = [-1 if cause is None else cause for cause in causes(reached)]
+    parts = (reached.memories, reached.amounts, reached.support, reached.unweighted, np.array(found, dtype=np.int64))
     return tuple(part.tobytes() for part in parts)
 
 
@@ -56,7 +57,7 @@ def causes(reached: Reached) -> list[int | None]:
 
 used_memories = st.dictionaries(st.integers(0, 6), st.sampled_from([0.5, 1.0]), min_size=1, max_size=4)
 some_uses = st.lists(
-    st.builds(Use, st.integers(0, 50), st.integers(0, 4), used_memories, st.floats(0.01, 1.0)),
+    st.builds(Use, st.integers(0, 50), st.integers(0, 4), used_memories, st.just(0.0) | st.floats(0.01, 1.0)),
     max_size=12,
     unique_by=lambda use: use.number,
 )
@@ -69,16 +70,18 @@ def test_a_memory_gains_the_maximum_over_lessons_and_its_cause_is_that_lesson(us
     assert all(tell(association, use) for use in uses)
     query = units(1, seed)[0]
     reached = association.reach(query)
-    expected = by_definition(uses, query)
-    amounts = dict(zip(reached.memories.tolist(), reached.amounts.tolist(), strict=True))
-    assert list(amounts) == sorted(amounts)
-    assert {m: amounts.get(m, 0.0) for m in expected} == pytest.approx(expected, abs=1e-6)
-    assert all(amounts[m] < 1e-6 for m in amounts.keys() - expected.keys())  # rounding errors at the floor
+    assert reached.memories.tolist() == sorted(set(reached.memories.tolist()))
+    for found, is_weighted in ((reached.amounts, True), (reached.unweighted, False)):
+        expected = by_definition(uses, query, is_weighted=is_weighted)
+        amounts = dict(zip(reached.memories.tolist(), found.tolist(), strict=True))
+        assert {m: amounts.get(m, 0.0) for m in expected} == pytest.approx(expected, abs=1e-6)
+        assert all(amounts[m] < 1e-6 for m in amounts.keys() - expected.keys())  # rounding errors at the floor
     told = {use.number: use for use in uses}
     assert reached.cause(7) is None
     for memory, amount, cause in zip(reached.memories.tolist(), reached.amounts.tolist(), causes(reached), strict=True):
-        assert cause is not None
-        assert by_definition([told[cause]], query)[memory] == pytest.approx(amount, abs=1e-6)
+        assert (cause is None) == (amount == 0.0)
+        if cause is not None:
+            assert by_definition([told[cause]], query)[memory] == pytest.approx(amount, abs=1e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -116,8 +119,20 @@ def test_a_lesson_of_less_weight_reaches_less_and_another_becomes_the_cause() ->
     assert reached.amounts.tolist() == pytest.approx([0.4], abs=1e-6)
     assert not association.reweight(3, 1.0)
     assert not association.reweight(2, float("nan"))
+    assert not association.reweight(2, -1.0)
     assert association.reweight(2, 0.0)
-    assert association.numbers.tolist() == [1]
+    assert causes(association.reach(SIGHTS[0])) == [1]
+
+
+def test_a_lesson_without_weight_reaches_memories_but_raises_none() -> None:
+    association = UsageAssociation(NDIM)
+    association.add(1, SIGHTS[0], [5, 6], [1.0, 1.0], 0.0)
+    association.add(2, SIGHTS[0], [6], [0.5], 1.0)
+    reached = association.reach(SIGHTS[0])
+    assert (reached.memories.tolist(), causes(reached)) == ([5, 6], [None, 2])
+    assert reached.amounts.tolist() == pytest.approx([0.0, 0.4], abs=1e-6)
+    assert reached.unweighted.tolist() == pytest.approx([0.8, 0.8], abs=1e-6)
+    assert reached.support.tolist() == pytest.approx([0.0, 0.5 * (1.0 - ALIKE)], abs=1e-6)
 
 
 def test_adding_a_known_number_replaces_the_lesson() -> None:
@@ -153,7 +168,7 @@ def test_lessons_beyond_the_initial_capacity_all_count() -> None:
 
 @pytest.mark.parametrize(
     ("used", "credits", "weight"),
-    [([], [], 1.0), ([1], [0.0], 1.0), ([1], [1.0], 0.0), ([1], [1.0], float("nan")), ([1], [float("inf")], 1.0)],
+    [([], [], 1.0), ([1], [0.0], 1.0), ([1], [1.0], -1.0), ([1], [1.0], float("nan")), ([1], [float("inf")], 1.0)],
 )
 def test_a_lesson_that_can_reach_nothing_is_not_held(used: list[int], credits: list[float], weight: float) -> None:
     association = UsageAssociation(NDIM)

@@ -58,7 +58,8 @@ def reached(found: Adaptation | None) -> list[int]:
     """Return the memories that an adaptation raises, the highest gain first."""
     if found is None:
         return []
-    return [int(found.reached.memories[place]) for place in np.argsort(-found.reached.amounts, kind="stable")]
+    amounts = found.reached.amounts
+    return [int(found.reached.memories[place]) for place in np.argsort(-amounts, kind="stable") if amounts[place] > 0]
 
 
 def test_an_engine_without_lessons_changes_nothing(engine: LearningEngine) -> None:
@@ -84,10 +85,10 @@ def test_an_adaptation_has_the_shapes_and_bounds_that_a_ranking_needs(engine: Le
     assert found is not None
     assert found.direction.shape == (NDIM,)
     assert np.linalg.norm(found.direction) <= REACH + 1e-6
-    memories, amounts, support = found.reached.memories, found.reached.amounts, found.reached.support
-    assert memories.shape == amounts.shape == support.shape
+    memories, amounts, support, unweighted = found.reached[:4]
+    assert memories.shape == amounts.shape == support.shape == unweighted.shape
     assert (np.diff(memories) > 0).all()
-    assert ((amounts > 0) & (amounts <= 1) & (support >= 0)).all()
+    assert ((amounts >= 0) & (amounts <= unweighted) & (unweighted <= 1) & (support >= 0)).all()
     assert np.array_equal(query, before)
 
 
@@ -108,10 +109,12 @@ def test_a_forgotten_lesson_is_without_effect(engine: LearningEngine) -> None:
 
 def test_a_failed_run_raises_nothing(engine: LearningEngine) -> None:
     taught(engine, [lesson(number, 0, 100, quality=0.0) for number in range(1, 4)])
-    assert reached(engine.adapt(unit(0))) == []
+    found = engine.adapt(unit(0))
+    assert reached(found) == []
+    assert found is None or (found.cause(100) is None and not found.nearest())
 
 
-@pytest.mark.parametrize("of", ["used", "lessons", "numbers"])
+@pytest.mark.parametrize("of", ["unweighted", "used", "lessons", "numbers"])
 def test_an_engine_whose_adaptation_has_no_lesson_for_a_memory_is_given_up(of: str) -> None:
     class Unfounded(NearestUses):
         def adapt(self, query: Any) -> Adaptation | None:

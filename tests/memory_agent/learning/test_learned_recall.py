@@ -183,6 +183,23 @@ def test_a_compared_recall_notes_what_past_use_adds_to_each_memory(
     company.memory.close()
 
 
+def test_uses_by_failed_runs_count_as_evidence_but_change_no_rank(
+    tmp_path: Path, untaught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(untaught, tmp_path / "failed"), embedder, AUTO)
+    for number in range(9):
+        thing, result = company.ask(number)
+        company.judge(number, result, [company.notes[thing]], quality=0.0)
+    note = company.memory._archive.store.recall_note(result.recall_id)
+    assert note is not None
+    assert list(note.ranks) == [1, 2, 3]
+    assert note.boosts[company.places(result).index(company.notes[thing].id)] == max(note.boosts) > 0
+    gate = company.memory.sona.status().gate
+    assert (gate.won, gate.lost) == (4, 0)
+    assert gate.evidence > 2
+    company.memory.close()
+
+
 def _decided(company: Company) -> int:
     gate = company.memory.sona.status().gate
     return gate.won + gate.lost
