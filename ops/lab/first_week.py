@@ -380,9 +380,10 @@ def read_lives(file: Path) -> list[Life]:
 class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
     """The gates of the users of one source and way of use.
 
-    `median` and `ninth` (of ten users) are runs until the gate opens, or None if it does not open for as many. `low`
-    and `high` bound the share of users for whom it opens (Wilson, 95 %). `base` and `learned` are the shares of the
-    needed memories among the first five in the second half of the runs, for requests that recur.
+    `quarter`, `median`, `three_quarters` and `ninth` (of ten users) are runs until the gate opens, or None if it does
+    not open for as many. `low` and `high` bound the share of users for whom it opens (Wilson, 95 %). `base` and
+    `learned` are the shares of the needed memories among the first five in the second half of the runs, for requests
+    that recur.
     """
 
     source: str
@@ -390,7 +391,9 @@ class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
     users: int
     runs: int
     credited: float
+    quarter: int | None
     median: int | None
+    three_quarters: int | None
     ninth: int | None
     opened: float
     low: float
@@ -421,7 +424,9 @@ def _figures(source: str, uses: Uses, lives: Sequence[Life]) -> FirstWeek:
         users=len(lives),
         runs=len(lives[0].asks),
         credited=sum(bool(ask.used) for life in lives for ask in life.asks) / len(lives),
+        quarter=_quantile(opened, 0.25, len(lives)),
         median=_quantile(opened, 0.5, len(lives)),
+        three_quarters=_quantile(opened, 0.75, len(lives)),
         ninth=_quantile(opened, 0.9, len(lives)),
         opened=len(opened) / len(lives),
         low=share.low + 0.5,

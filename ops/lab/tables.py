@@ -38,8 +38,8 @@ _RECURRING = ("signal", "users", "credited in each", "open by run 20", "by run 5
               "again, at 5", "new, at 1", "new, at 5")  # fmt: skip
 _PLANNING = ("held out", "requests", "arm", "number", "same task at 1", "at 3", "succeeded at 1", "at 3", "both at 1",
              "succeeded at 1, minus similarity alone")  # fmt: skip
-_FIRST_WEEK = ("uses", "source", "users", "runs", "credited in each", "median run", "ninth of ten", "opened",
-               "needed at 5", "learned")  # fmt: skip
+_FIRST_WEEK = ("uses", "source", "users", "runs", "credited in each", "open: a quarter", "half", "three quarters",
+               "nine tenths", "opened", "needed at 5", "learned")  # fmt: skip
 _INSTANT = ("bank", "signal", "learner", "evidence", "answers", "changed", "at 1", "at 5", "at 10")
 _REACHED = {True: "yes", False: "NO", None: "cannot tell"}
 
@@ -178,7 +178,8 @@ def print_first_week(report: Sequence[FirstWeek]) -> None:
 
 
 def _first_week_row(part: FirstWeek) -> Row:
-    quantiles = ("-" if runs is None else runs for runs in (part.median, part.ninth))
+    runs = (part.quarter, part.median, part.three_quarters, part.ninth)
+    quantiles = ("-" if run is None else run for run in runs)
     opened = f"{100 * part.opened:.1f} % ({100 * part.low:.1f} to {100 * part.high:.1f})"
     found = (f"{100 * share:.1f}" for share in (part.base, part.learned))
     return part.uses, part.source, part.users, part.runs, round(part.credited), *quantiles, opened, *found

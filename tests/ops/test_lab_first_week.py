@@ -89,7 +89,7 @@ def test_a_summary_counts_users_for_whom_the_gate_does_not_open() -> None:
     lives = [life(*[PROVED] * 10), life(*[IDLE] * 10), life(*[IDLE] * 10, uses="random")]
     airline, everything, random, _ = summarise(lives)
     assert (airline.source, everything.source, airline.users, airline.opened) == ("airline", "all", 2, 0.5)
-    assert airline.median == opened_at(lives[0])
-    assert airline.ninth is None
+    assert airline.quarter == airline.median == opened_at(lives[0])
+    assert airline.three_quarters is airline.ninth is None
     assert airline.low < 0.5 < airline.high
     assert (random.uses, random.opened, random.median) == ("random", 0.0, None)
