@@ -18,7 +18,7 @@ other bet that is safe under this hypothesis grows faster (reverse information p
 most 5.
 
 Boosts include the uses by failed runs. They raise nothing in the learned ranking, but show as well as others whether a
-user's uses recur. Without them, the gate opens after 31 runs instead of 18 (decision 0020).
+user's uses recur. Without them, the gate opens after 33 runs instead of 18 (decision 0020).
 
 Rejected by measurement (decision 0020): predictions by learned rank alone, mixtures of several predictions, a mean
 instead of a product for several uses (the gate then opens after a third more runs), and stakes based on differences of

@@ -4,11 +4,11 @@ SHADOW (fewer than 2 credited lessons) -> TRIAL (the baseline answers and is com
 not shown) -> ON (the learned ranking answers; 10 % interleaved) or OFF (for 100 credited lessons, then TRIAL again).
 
 The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
-multiplies a wealth that starts at 1. For a learner no better than the baseline, the expected wealth never rises, so by
-Ville's inequality the probability of ever reaching t is at most 1/t, however often it is tested. All comparisons of a
-TRIAL therefore count, from the first. The first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so such a learner is
-turned ON with probability at most 1/28 + 1/140 + 1/280 + ... = .05 over all TRIALs. The test does not change any
-answer.
+multiplies a wealth that starts at 1. If past use predicts nothing that position does not, the expected wealth never
+rises, so by Ville's inequality the probability of ever reaching t is at most 1/t, however often it is tested. All
+comparisons of a TRIAL therefore count, from the first. The first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so
+the learner is then turned ON with probability at most 1/28 + 1/140 + 1/280 + ... = .05 over all TRIALs. The test does
+not change any answer.
 
 For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests count in TRIAL too, because earlier
 versions interleaved there.
