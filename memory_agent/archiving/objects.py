@@ -129,7 +129,7 @@ class Objects:
         self._run(path, put, size_bytes, undo=None if may_be_late else lambda: self._files.rm_file(path))
 
     def create(self, epoch: int, name: str, content: bytes) -> bool:
-        """Write an object unless it exists; return whether it did not. Durable and atomic, if the store can do so."""
+        """Write an object unless it exists; return whether it did not. Durable, and atomic if the store supports it."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
 
         def create() -> bool:

@@ -345,7 +345,9 @@ class Environment:
                         transaction.cursor(db=copy).putmulti(chunk, append=True)
 
     def replace_by(self, copy: Path) -> None:
-        """Close, and replace the file by the copy from `room_for_copy`. Durable on return. Raises as `compact`."""
+        """Close, and replace the file by the copy from `room_for_copy`. Durable. Raises `failed`, `full`,
+        `TimeoutError`.
+        """
         try:
             flush_copy(copy)
             with self._swapping(), self._without_transactions(1):
