@@ -71,7 +71,10 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     try:
         partial.mkdir(mode=0o700)
         manifest = _Copier(data_dir, partial, settings, report).run(now)
-        write_manifest(partial, manifest)
+        with (partial / MANIFEST_FILE).open("xb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+            file.flush()
+            os.fsync(file.fileno())
         flush_tree(partial)
         partial.rename(target)
         flush(target.absolute().parent)
@@ -167,13 +170,6 @@ def describe(folder: Path, file: Path, part: str, entries: int) -> Part:
 def file_digest(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    with (folder / MANIFEST_FILE).open("xb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -80,34 +80,23 @@ def encrypt_folder(
     layout = Layout(data_dir)
     layout.create()
     with layout.hold(serves=False):
-        users = _encrypt_users(data_dir, settings, keys, report, user_id, on_missing_key)
+        users = []
+        for one in list(known_users(data_dir)) if user_id is None else [user_id]:
+            folder = user_folder(data_dir, one)
+            fetch_home(data_dir, settings, one)
+            if not has_records(folder):
+                remove_plain_caches(folder)
+                continue
+            with skipping_without_key(on_missing_key):
+                users.append(encrypt_user(folder, settings, UserKey(keys, one), report))
         if user_id is None:
-            remove_leftovers(data_dir)
+            finish_removals(data_dir)
+            shutil.rmtree(data_dir / STAGE, ignore_errors=True)  # left by a killed restore
             encrypt_owners(layout.owners, UserKey(keys, SYSTEM_USER))
             if layout.journal.exists():
                 encrypt_journal(layout.journal, settings.relay.journal, keys, now)
     leftovers = tuple(folder.name for folder in sorted(data_dir.glob(f"{ASIDE}*/")))
     return EncryptedFolder(users=tuple(users), plain_leftovers=leftovers)
-
-
-def _encrypt_users(
-    data_dir: Path,
-    settings: Settings,
-    keys: KeyRing,
-    report: Report,
-    user_id: str | None,
-    on_missing_key: OnMissingKey | None,
-) -> list[EncryptedUser]:
-    encrypted = []
-    for one in list(known_users(data_dir)) if user_id is None else [user_id]:
-        folder = user_folder(data_dir, one)
-        fetch_home(data_dir, settings, one)
-        if not has_records(folder):
-            remove_plain_caches(folder)
-            continue
-        with skipping_without_key(on_missing_key):
-            encrypted.append(encrypt_user(folder, settings, UserKey(keys, one), report))
-    return encrypted
 
 
 def encrypt_staged(stage: Path, data_dir: Path, settings: Settings, now: datetime, report: Report) -> None:
@@ -233,12 +222,6 @@ def remove_plain_caches(folder: Path) -> None:
     """Remove derived files, including files set aside as damaged, because they contain words and vectors."""
     remove_files(folder)
     discard_learner(folder)
-
-
-def remove_leftovers(data_dir: Path) -> None:
-    """Finish interrupted removals of users, and remove files left by a killed restore. Raises `StoreError`."""
-    finish_removals(data_dir)
-    shutil.rmtree(data_dir / STAGE, ignore_errors=True)
 
 
 def _size(folder: Path) -> int:

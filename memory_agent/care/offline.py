@@ -311,26 +311,19 @@ def erase_events(
         erase_hook_events(data_dir, wanted, DEFAULT_USER)
     with _open_owners(data_dir, settings) as owners:
         is_owned = partial(is_named if owners is None else owners.has, wanted.user_id, among=among)
-        erased = _erase_from_journal(data_dir, settings, wanted, is_owned, now, dry_run=dry_run)
+        erased = Erased(seqs=[], quarantined=0)
+        if journal_folder(data_dir).exists():
+            with _open_journal(data_dir, settings) as journal:
+                wanted = msgspec.structs.replace(
+                    wanted,
+                    system_seqs=frozenset(_system_events(journal, is_owned)),
+                    quarantine_ids=frozenset(_system_quarantine(journal, is_owned)),
+                )
+                erased = journal.erase_all(wanted, now, dry_run=dry_run)
+                if not dry_run and journal.uncompacted:
+                    journal.compact()
         if forget_owner and owners is not None and not dry_run:
             owners.forget(wanted.user_id)
-    return erased
-
-
-def _erase_from_journal(
-    data_dir: Path, settings: Settings, wanted: Erasable, is_owned: IsOwned, now: datetime, *, dry_run: bool
-) -> Erased:
-    if not journal_folder(data_dir).exists():
-        return Erased(seqs=[], quarantined=0)
-    with _open_journal(data_dir, settings) as journal:
-        wanted = msgspec.structs.replace(
-            wanted,
-            system_seqs=frozenset(_system_events(journal, is_owned)),
-            quarantine_ids=frozenset(_system_quarantine(journal, is_owned)),
-        )
-        erased = journal.erase_all(wanted, now, dry_run=dry_run)
-        if not dry_run and journal.uncompacted:
-            journal.compact()
     return erased
 
 

@@ -226,28 +226,16 @@ def _reapply_erasures(
                 wanted = Erasable(user_id=SHARED_USER, quoted=history.memories_in(now))
                 erase_events(journal_dir, settings, wanted, now)
             known = erased_events(journal_dir, settings, user_id, history)
-            counts[user_id] = _reapply_to_user(stage, settings, user_id, history, made_at, known, now)
+            with open_memory(stage, settings, user_id) as memory:
+                if isinstance(memory, Knowledge):
+                    counts[user_id] = memory.removal.apply(history)
+                    memory.expire(now)
+                    continue
+                intents = memory.erasure.erase_again(history, made_at, known)
+            for intent in intents:
+                erase_events_of(stage, settings, user_id, intent, now)
+            counts[user_id] = len({id_ for intent in intents for id_ in intent.all_ids})
     return {user_id: count for user_id, count in counts.items() if count}
-
-
-def _reapply_to_user(
-    stage: Path,
-    settings: Settings,
-    user_id: str,
-    history: History,
-    made_at: datetime,
-    known: Sequence[str],
-    now: datetime,
-) -> int:
-    with open_memory(stage, settings, user_id) as memory:
-        if isinstance(memory, Knowledge):
-            count = memory.removal.apply(history)
-            memory.expire(now)
-            return count
-        intents = memory.erasure.erase_again(history, made_at, known)
-    for intent in intents:
-        erase_events_of(stage, settings, user_id, intent, now)
-    return len({id_ for intent in intents for id_ in intent.all_ids})
 
 
 def _read_history(data_dir: Path, user_id: str, warn: Warn) -> History:

@@ -28,7 +28,6 @@ from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.records.memories import MemoryFilter
 
 if TYPE_CHECKING:
-    from memory_agent.care import Imported
     from memory_agent.notes import StoredNotes
 
 _MOST_PRINTED = 20
@@ -114,7 +113,7 @@ def import_memories(target: Target, file: Path) -> None:
       memory-agent import notes.json
       memory-agent import ~/.claude/CLAUDE.md
     """
-    from memory_agent.notes import SUFFIXES, has_notes
+    from memory_agent.notes import SUFFIXES, has_notes, read_plain, store_notes
 
     if file.name.lower().endswith(SUFFIXES):
         _present(target, _index(target, file))
@@ -124,10 +123,16 @@ def import_memories(target: Target, file: Path) -> None:
             shutil.copyfileobj(sys.stdin.buffer, opened)
             opened.seek(0)
         if has_notes(opened):
-            _present(target, _import_plain(target, opened, file))
+            with open_memory(target, "remember") as memory:
+                stored = store_notes(memory, read_plain(opened, str(file)), str(file))
+            _present(target, stored)
             return
+        from memory_agent.care import import_user  # imports the engines
+
         try:
-            imported = _import(target, opened)
+            with progress_bars() as report:
+                now = datetime.now(UTC)
+                imported = import_user(opened, target.data_dir, target.settings, target.user_id, now, report)
         except InvalidInputError as error:
             opened.seek(0)
             if _HEAD in opened.readline(_LONGEST_HEAD):
@@ -141,20 +146,6 @@ def import_memories(target: Target, file: Path) -> None:
         waiting = f", {imported.without_vector} of them without a vector" if imported.without_vector else ""
         left_out = f", {imported.unpublished} were unpublished here" if imported.unpublished else ""
         click.echo(f"imported {taken}{waiting}; {imported.known} already present{left_out}")
-
-
-def _import(target: Target, file: BinaryIO) -> Imported:
-    from memory_agent.care import import_user
-
-    with progress_bars() as report:
-        return import_user(file, target.data_dir, target.settings, target.user_id, datetime.now(UTC), report)
-
-
-def _import_plain(target: Target, opened: BinaryIO, file: Path) -> StoredNotes:
-    from memory_agent.notes import read_plain, store_notes
-
-    with open_memory(target, "remember") as memory:
-        return store_notes(memory, read_plain(opened, str(file)), str(file))
 
 
 @click.command("index")

@@ -51,12 +51,9 @@ class RetentionRules:
         meant = [(rule, self._table.digest if rule.signals else "") for rule in self._rules]
         return sha256(msgspec.json.encode(meant)).hexdigest()[:16]
 
-    def rule_of(self, record: MemoryRecord) -> RetentionRule | None:
-        return next((rule for rule in self._rules if self._fits(rule, record)), None)
-
     def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
         """Return when a memory expires, and the name of the rule, or None if the memory never expires."""
-        rule = self.rule_of(record)
+        rule = next((rule for rule in self._rules if self._fits(rule, record)), None)
         if rule is None or not rule.age_s:
             return None
         try:
