@@ -23,26 +23,9 @@ from memory_agent.errors import (
 )
 from memory_agent.knowledge.store import Knowledge
 from memory_agent.recall.query import check_now
+from memory_agent.records import shared_requests as requests
 from memory_agent.records.shared import FoundItem, UnpublishReceipt
-from memory_agent.records.shared_requests import (
-    AnySharedRequest,
-    Caller,
-    Fetch,
-    ForgetUser,
-    Offer,
-    OwnName,
-    PendingChanges,
-    PendingItems,
-    Publish,
-    Rate,
-    ReadLog,
-    SearchItems,
-    SetName,
-    SharedPart,
-    SharedRequest,
-    ShowItem,
-    Unpublish,
-)
+from memory_agent.records.shared_requests import Caller, PendingItems, SharedRequest
 from memory_agent.settings import AnyEmbedder
 from memory_agent.tracing import current_span
 from memory_agent.verbs.protocol import HostRequest, decode_reply, encode
@@ -50,8 +33,8 @@ from memory_agent.verbs.shared_params import AskSharedParams
 from relay import SHARED_USER, Identity
 from relay.net import CircuitBreaker, RequestSockets
 
-_UNKNOWN = (Rate, ShowItem, Fetch)
-_CREATING = (Publish, Offer, SetName)
+_UNKNOWN = (requests.Rate, requests.ShowItem, requests.Fetch)
+_CREATING = (requests.Publish, requests.Offer, requests.SetName)
 
 
 def creates_store(ask: SharedRequest[Any]) -> bool:
@@ -62,13 +45,13 @@ def answer_without_store(ask: SharedRequest[Any]) -> Any:
     """Return the answer to a read if there is no store. Raises `InvalidInputError` if it names an item."""
     if isinstance(ask, _UNKNOWN):
         raise InvalidInputError("item_id", "is not a shared item that this user may see")
-    if isinstance(ask, Unpublish):
+    if isinstance(ask, requests.Unpublish):
         return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
-    if isinstance(ask, ReadLog):
-        return PendingChanges()
-    if isinstance(ask, ForgetUser):
-        return SharedPart()
-    if isinstance(ask, OwnName):
+    if isinstance(ask, requests.ReadLog):
+        return requests.PendingChanges()
+    if isinstance(ask, requests.ForgetUser):
+        return requests.SharedPart()
+    if isinstance(ask, requests.OwnName):
         return None
     return 0 if ask.result is int else []
 
@@ -99,7 +82,7 @@ class RemoteKnowledge:
             return answer_without_store(ask)
         return _Pending(self, caller, ask, timeout_s)(timeout_s)
 
-    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+    def begin_search(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> PendingItems:
         """Send a search and return without waiting for the result."""
         if self._is_missing():
             return _no_items
@@ -131,7 +114,7 @@ class _Pending:
         self._socket = knowledge._sockets.borrow()
         self._give_back = weakref.finalize(self, knowledge._sockets.give_back, self._socket)
         self._correlation = self._socket.send(
-            [encode(request), encode(AskSharedParams(caller=caller, ask=cast(AnySharedRequest, ask)))]
+            [encode(request), encode(AskSharedParams(caller=caller, ask=cast(requests.AnySharedRequest, ask)))]
         )
 
     def __call__(self, timeout_s: float) -> Any:
@@ -167,7 +150,7 @@ class KnowledgeOnFiles:
             return answer_without_store(ask)
         return self._opened().ask(caller, ask, timeout_s)
 
-    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+    def begin_search(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> PendingItems:
         """Open the store and load its model, which takes longer than a recall waits for shared items."""
         if not self._folder.exists():
             return _no_items

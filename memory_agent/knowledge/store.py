@@ -21,6 +21,7 @@ import msgspec
 from memory_agent.embedders import LazyEmbedder
 from memory_agent.erasure.logs import os_errors_as_store_errors, read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
+from memory_agent.knowledge import pseudonyms, stored_figures
 from memory_agent.knowledge.figures import Rules, check_report
 from memory_agent.knowledge.items import (
     ABOUT,
@@ -49,32 +50,15 @@ from memory_agent.knowledge.offers import (
     write_offer,
     write_proposals,
 )
-from memory_agent.knowledge.pseudonyms import (
-    DUE,
-    FILE,
-    PURGE,
-    Authors,
-    convert_former_names,
-    mark_removal,
-    name_in,
-    place_of,
-)
+from memory_agent.knowledge.pseudonyms import Authors
 from memory_agent.knowledge.publish_log import add_published, drop_sent, faults_of_log, log_rated, pending_changes
 from memory_agent.knowledge.removal import ItemForgetting, Removal, in_parts
-from memory_agent.knowledge.stored_figures import (
-    ItemFigures,
-    Voter,
-    convert_former_figures,
-    due_in,
-    places_with,
-    ratings_by,
-    standings_at,
-    users_in,
-    write_due,
-)
+from memory_agent.knowledge.stored_figures import ItemFigures, Voter
 from memory_agent.knowledge.voters import ANYBODY, Voters
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
+from memory_agent.records import shared_content
+from memory_agent.records import shared_requests as requests
 from memory_agent.records.embedded import embedded_text
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, RetrievedMemory
 from memory_agent.records.shared import (
@@ -86,42 +70,13 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.records.shared_content import (
-    attachment_of,
-    check_admitted,
-    check_content,
-    check_name,
-    check_offer,
-)
-from memory_agent.records.shared_requests import (
-    AnySharedRequest,
-    Caller,
-    Fetch,
-    ForgetUser,
-    ListOffers,
-    ListOwn,
-    Offer,
-    OwnName,
-    PendingChanges,
-    PendingItems,
-    Publish,
-    Rate,
-    ReadLog,
-    Report,
-    SearchItems,
-    SetName,
-    SharedPart,
-    SharedRequest,
-    SharedStore,
-    ShowItem,
-    Unpublish,
-)
+from memory_agent.records.shared_requests import Caller, PendingItems, SharedRequest, SharedStore
 from memory_agent.settings import LearningSettings, RetentionSettings, Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import Snapshot
 from relay.locks import ReadWriteLock
 
-_WRITES = (Publish, Offer, Rate, SetName, Report, ForgetUser)
+_WRITES = (requests.Publish, requests.Offer, requests.Rate, requests.SetName, requests.Report, requests.ForgetUser)
 
 
 def faults_of_knowledge(snapshot: Snapshot) -> Iterator[str]:
@@ -170,8 +125,8 @@ class Knowledge(Memory):
             was_former = has_former_format(snapshot)
         if was_former:
             with archive.batch() as batch:
-                convert_former_figures(batch)
-                convert_former_names(batch)
+                stored_figures.convert_former_figures(batch)
+                pseudonyms.convert_former_names(batch)
                 for author, used in usage_by_author(batch).items():
                     write_usage(batch, author, used)
         if self.removal.is_behind:
@@ -184,15 +139,15 @@ class Knowledge(Memory):
         """
         with self._call():
             if not isinstance(ask, _WRITES):
-                return self._answer(caller, cast(AnySharedRequest, ask), timeout_s)
+                return self._answer(caller, cast(requests.AnySharedRequest, ask), timeout_s)
             if timeout_s <= 0.0:
                 raise DeadlineExceededError("the request reached the store of shared items after its deadline")
-            if isinstance(ask, ForgetUser):
+            if isinstance(ask, requests.ForgetUser):
                 return self._forget_user(caller, dry_run=ask.dry_run)
             with self._writing.shared():
-                return self._answer(caller, cast(AnySharedRequest, ask), timeout_s)
+                return self._answer(caller, cast(requests.AnySharedRequest, ask), timeout_s)
 
-    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+    def begin_search(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> PendingItems:
         return partial(self.ask, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
@@ -206,59 +161,59 @@ class Knowledge(Memory):
                     self._adopt(voters)
             if self._archive.store.blob(CHANGED) is not None:
                 self._propose(check_now(now))
-            if self._archive.store.blob(DUE) is not None:
+            if self._archive.store.blob(pseudonyms.DUE) is not None:
                 self._release()
             self._purge_removed()
         return super().expire(now)
 
     def _purge_removed(self) -> None:
-        marked = self._archive.store.blob(PURGE)
+        marked = self._archive.store.blob(pseudonyms.PURGE)
         if marked is not None:
             self._archive.purge()
             with self._archive.batch() as batch:
-                if batch.blob(PURGE) == marked:  # false if more was removed during the purge
-                    batch.set_blob(PURGE, None)
+                if batch.blob(pseudonyms.PURGE) == marked:  # false if more was removed during the purge
+                    batch.set_blob(pseudonyms.PURGE, None)
 
-    def _answer(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> Any:
+    def _answer(self, caller: Caller, ask: requests.AnySharedRequest, timeout_s: float) -> Any:
         match ask:
-            case SearchItems():
+            case requests.SearchItems():
                 with self._asking:
                     self._quota.take(caller.user_id, time.monotonic())
                 return self._search(caller, ask, timeout_s)
-            case Publish():
+            case requests.Publish():
                 return self._publish(caller, ask)
-            case Offer():
+            case requests.Offer():
                 return self._offer(caller, ask.content)
-            case ListOffers():
+            case requests.ListOffers():
                 with self._archive.store.snapshot() as snapshot:
                     return offers_by(snapshot, self._authors.pseudonym(caller.user_id))
-            case Unpublish():
+            case requests.Unpublish():
                 return self._unpublish(caller, ask.item_id)
-            case Rate():
+            case requests.Rate():
                 return self._rate(caller, ask)
-            case ListOwn():
+            case requests.ListOwn():
                 return self._own(self._authors.pseudonym(caller.user_id))
-            case ShowItem():
+            case requests.ShowItem():
                 return self._show(caller, ask.item_id)
-            case Fetch():
+            case requests.Fetch():
                 return self._fetch(caller, ask.item_id)
-            case OwnName():
+            case requests.OwnName():
                 with self._archive.store.snapshot() as snapshot:
-                    return name_in(snapshot, self._authors.pseudonym(caller.user_id))
-            case SetName():
-                kept = None if ask.name is None else self._masker.text(check_name(ask.name))
+                    return pseudonyms.name_in(snapshot, self._authors.pseudonym(caller.user_id))
+            case requests.SetName():
+                kept = None if ask.name is None else self._masker.text(shared_content.check_name(ask.name))
                 return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
-            case Report():
+            case requests.Report():
                 return self._count(caller, ask)
-            case ReadLog():
+            case requests.ReadLog():
                 return self._read_log(ask.after)
 
-    def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
+    def _publish(self, caller: Caller, ask: requests.Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
-        check_content(content)
-        check_admitted(content.access_policy, caller.rights.policies)
+        shared_content.check_content(content)
+        shared_content.check_admitted(content.access_policy, caller.rights.policies)
         file = content.attachment
-        if file != attachment_of(ask.data, None if file is None else file.name):
+        if file != shared_content.attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
         record = record_of(content, self._authors.pseudonym(caller.user_id), now)
         words = embedded_text(record)
@@ -275,7 +230,7 @@ class Knowledge(Memory):
             batch.upsert(record, vectors.admitted(batch).get(words))
             add_published(batch, record, ask.data, known)
             if known is not None:
-                mark_removal(batch)  # of the previous version
+                pseudonyms.mark_removal(batch)  # of the previous version
             return shown_item(batch, record, standing_in(batch, record))
 
     def _check_new(self, snapshot: Snapshot, known: MemoryRecord | None, record: MemoryRecord) -> None:
@@ -286,7 +241,7 @@ class Knowledge(Memory):
             former = about_of(known)
             if former.author != about.author:
                 raise InvalidInputError("item_id", "is not an item of this user")
-            if about.version in standings_at(snapshot, place_in(snapshot, record.id)):
+            if about.version in stored_figures.standings_at(snapshot, place_in(snapshot, record.id)):
                 raise InvalidInputError(
                     "version", f"{about.version} is already published and cannot change; choose a different version"
                 )
@@ -302,9 +257,9 @@ class Knowledge(Memory):
 
     def _offer(self, caller: Caller, content: SharedContent) -> OfferedPattern:
         now, own = check_now(None), self._authors.pseudonym(caller.user_id)
-        check_content(content)
-        check_admitted(content.access_policy, caller.rights.policies)
-        check_offer(content)
+        shared_content.check_content(content)
+        shared_content.check_admitted(content.access_policy, caller.rights.policies)
+        shared_content.check_offer(content)
         with self._archive.batch() as batch:
             if self.erasure.is_forgotten(content.item_id, now):
                 raise InvalidInputError("item_id", "is the id of a withdrawn offer; preview a new one")
@@ -338,7 +293,7 @@ class Knowledge(Memory):
             self.removal.carry_out([item_id])
         return UnpublishReceipt(item_id=item_id, found=bool(versions), at=now, versions=tuple(dict.fromkeys(versions)))
 
-    def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
+    def _rate(self, caller: Caller, ask: requests.Rate) -> QualityMetrics:
         record = self._visible(caller, self._archive.store.record_of_id(ask.item_id))
         own = self._authors.pseudonym(caller.user_id)
         if about_of(record).author == own:
@@ -351,10 +306,10 @@ class Knowledge(Memory):
             if version not in figures.standings:
                 raise InvalidInputError("version", f"{version} is not a version of this item")
             if figures.rate(own.encode(), version, ask.rating):
-                write_due(batch, {*due_in(batch), record.id})
+                stored_figures.write_due(batch, {*stored_figures.due_in(batch), record.id})
             return figures.standings[version].metrics()
 
-    def _count(self, caller: Caller, report: Report) -> int:
+    def _count(self, caller: Caller, report: requests.Report) -> int:
         """Count a report; return the number of its items that counted. The recalls that showed the items have checked
         the rights.
         """
@@ -367,12 +322,12 @@ class Knowledge(Memory):
                     continue  # an author's runs do not count
                 if ItemFigures(batch, item.item_id, self._voters.of).report(own.encode(), report.number, item):
                     counted.append(item.item_id)
-            write_due(batch, {*due_in(batch), *counted})
+            stored_figures.write_due(batch, {*stored_figures.due_in(batch), *counted})
         return len(counted)
 
     def _release(self) -> None:
         with self._archive.batch() as batch:
-            for item_id in due_in(batch):
+            for item_id in stored_figures.due_in(batch):
                 record = item_in(batch, item_id)
                 if record is None:
                     continue  # removed since
@@ -382,26 +337,26 @@ class Knowledge(Memory):
                 figures.release(self._rules, [user.encode() for user in offerers_of(batch, item_id)])
                 if present.rating.released not in (None, former):
                     log_rated(batch, record, check_now(None))
-            write_due(batch, ())
+            stored_figures.write_due(batch, ())
 
     def _adopt(self, voters: dict[bytes, Voter]) -> None:
         """Assign all contributions to the present voters. After a failure, the next upkeep repeats it."""
         with self._writing.exclusive():  # no report for the former voters is in progress
             changed = self._voters.adopt(voters)
         with self._archive.store.snapshot() as snapshot:
-            users = changed | (users_in(snapshot) if ANYBODY in changed else set())
+            users = changed | (stored_figures.users_in(snapshot) if ANYBODY in changed else set())
             found = _items_of(snapshot, users) if users else {}
         for some in in_parts(list(found)):
             with self._archive.batch() as batch:
                 for item_id in some:
                     ItemFigures(batch, item_id, self._voters.of).assign(found[item_id])
-                write_due(batch, {*due_in(batch), *some})
+                stored_figures.write_due(batch, {*stored_figures.due_in(batch), *some})
         if users:
             with self._archive.batch() as batch:
                 batch.set_blob(CHANGED, secrets.token_bytes(8))
         self._voters.store()
 
-    def _read_log(self, after: int) -> PendingChanges:
+    def _read_log(self, after: int) -> requests.PendingChanges:
         if after:
             with self._archive.batch() as batch:
                 drop_sent(batch, after)
@@ -423,12 +378,15 @@ class Knowledge(Memory):
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
         with self._archive.store.snapshot() as snapshot:
             record = self._visible(caller, item_in(snapshot, item_id))
-            file, data = about_of(record).attachment, snapshot.blob(place_of(snapshot, FILE, item_id))
+            file, data = (
+                about_of(record).attachment,
+                snapshot.blob(pseudonyms.place_of(snapshot, pseudonyms.FILE, item_id)),
+            )
         if file is None or data is None:
             raise InvalidInputError("item_id", "has no attachment")
         return SharedFile(attachment=file, data=data)
 
-    def _forget_user(self, caller: Caller, *, dry_run: bool) -> SharedPart:
+    def _forget_user(self, caller: Caller, *, dry_run: bool) -> requests.SharedPart:
         part = self._part_of(caller)  # before the lock, since it reads all figures
         if dry_run:
             return part
@@ -444,16 +402,16 @@ class Knowledge(Memory):
             self._purge_removed()
         return msgspec.structs.replace(part, items=len(item_ids))
 
-    def _part_of(self, caller: Caller) -> SharedPart:
+    def _part_of(self, caller: Caller) -> requests.SharedPart:
         authors = self._authors.pseudonyms(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
-            return SharedPart(
+            return requests.SharedPart(
                 items=sum(len(self._rows_of(author)) for author in authors),
                 offers=sum(len(offers_by(snapshot, author)) for author in authors),
-                ratings=ratings_by(snapshot, [author.encode() for author in authors]),
+                ratings=stored_figures.ratings_by(snapshot, [author.encode() for author in authors]),
             )
 
-    def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
+    def _search(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> list[FoundItem]:
         query = self._query(caller, ask, timeout_s)
         result = self._pipeline.answer(query, check_now(None))
         admitted = caller.rights.policies
@@ -465,7 +423,7 @@ class Knowledge(Memory):
             ]
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
-    def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
+    def _query(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> Query:
         about: dict[str, Any] = {f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {}
         chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
         query = make_query(
@@ -533,7 +491,7 @@ class Knowledge(Memory):
 
 def _items_of(snapshot: Snapshot, users: set[bytes]) -> dict[str, list[bytes]]:
     """Return the items that any of the users published, offered or contributed to, with the contributors."""
-    places, found = places_with(snapshot, users), {}
+    places, found = stored_figures.places_with(snapshot, users), {}
     for _, record in snapshot.scan():
         contributors = places.get(place_in(snapshot, record.id), [])
         authors = (about_of(record).author, *offerers_of(snapshot, record.id))

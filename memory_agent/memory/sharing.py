@@ -19,6 +19,8 @@ from memory_agent.errors import InvalidInputError, MemoryAgentError, Unavailable
 from memory_agent.learning import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in, words_without_figures
 from memory_agent.memory.mentions import mentions
 from memory_agent.recall.query import Query, check_now
+from memory_agent.records import shared_content
+from memory_agent.records import shared_requests as requests
 from memory_agent.records.arguments import (
     check_choice,
     check_not_blank,
@@ -41,35 +43,7 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.records.shared_content import (
-    attachment_of,
-    check_admitted,
-    check_content,
-    check_item_id,
-    check_name,
-    check_offer,
-    check_version,
-    preview_digest,
-    texts_of,
-)
-from memory_agent.records.shared_requests import (
-    Answer,
-    Caller,
-    Fetch,
-    ListOffers,
-    ListOwn,
-    Offer,
-    OwnName,
-    PendingItems,
-    Publish,
-    Rate,
-    SearchItems,
-    SetName,
-    SharedRequest,
-    SharedStore,
-    ShowItem,
-    Unpublish,
-)
+from memory_agent.records.shared_requests import Answer, Caller, PendingItems, SharedRequest, SharedStore
 from memory_agent.storage.archive import Archive, InUse
 from relay import Masker, masked_kinds
 from relay.access import PUBLIC
@@ -143,14 +117,14 @@ class Shared:
             tags=_tags(tags) or (() if record is None else record.tags),
             body=body,
             reference=reference,
-            attachment=attachment_of(attachment, attachment_name),
+            attachment=shared_content.attachment_of(attachment, attachment_name),
         )
         content = self._masked(content)
         if access_policy is None and item_id is not None:
             raise InvalidInputError("access_policy", "is required for the next version of an item")
-        check_admitted(content.access_policy, self.caller.rights.policies)
+        shared_content.check_admitted(content.access_policy, self.caller.rights.policies)
         if offer:
-            check_offer(content)
+            shared_content.check_offer(content)
         former = None if item_id is None else self._former(item_id, is_offer=offer)
         return self._previewed(content, record, check_now(now), former, is_offer=offer)
 
@@ -167,9 +141,11 @@ class Shared:
         """
         shown = self._confirmed(preview, is_offer=False)
         expected = shown.content.attachment
-        if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
+        if expected != shared_content.attachment_of(
+            attachment, None if expected is None or attachment is None else expected.name
+        ):
             raise InvalidInputError("attachment", "must be the previewed file, or omitted if the preview has no file")
-        return self._ask(Publish(content=shown.content, data=attachment))
+        return self._ask(requests.Publish(content=shown.content, data=attachment))
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
@@ -185,7 +161,7 @@ class Shared:
         (None, [])
         """
         shown = self._confirmed(preview, is_offer=True)
-        return self._ask(Offer(content=shown.content))
+        return self._ask(requests.Offer(content=shown.content))
 
     def offered(self) -> list[OfferedPattern]:
         """Return this user's offers, newest first, each with the id of the item created from it, if any.
@@ -195,7 +171,7 @@ class Shared:
         >>> memory.shared.offered() == [offer]
         True
         """
-        return self._ask(ListOffers())
+        return self._ask(requests.ListOffers())
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
         """Remove one of this user's items together with its figures, or withdraw an offer; return a receipt.
@@ -206,7 +182,7 @@ class Shared:
         >>> memory.shared.unpublish(item.id).found, memory.shared.unpublish(item.id).found
         (True, False)
         """
-        return self._ask(Unpublish(item_id=check_item_id(item_id)))
+        return self._ask(requests.Unpublish(item_id=shared_content.check_item_id(item_id)))
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
@@ -220,8 +196,8 @@ class Shared:
         relay.errors.InvalidInputError: item_id: is one of the user's own items
         """
         checked = None if rating is None else check_share("rating", rating)
-        named = None if version is None else check_version(version)
-        return self._ask(Rate(item_id=check_item_id(item_id), rating=checked, version=named))
+        named = None if version is None else shared_content.check_version(version)
+        return self._ask(requests.Rate(item_id=shared_content.check_item_id(item_id), rating=checked, version=named))
 
     def published(self) -> list[GlobalRecord]:
         """Return this user's items with their released figures, newest first.
@@ -230,7 +206,7 @@ class Shared:
         >>> [(own.id == item.id, own.quality_metrics.distinct_users) for own in memory.shared.published()]
         [(True, 0)]
         """
-        return self._ask(ListOwn())
+        return self._ask(requests.ListOwn())
 
     def search(
         self,
@@ -252,7 +228,7 @@ class Shared:
         types = tuple(
             check_choice(f"content_types[{place}]", one, CONTENT_TYPES) for place, one in enumerate(content_types)
         )
-        ask = SearchItems(
+        ask = requests.SearchItems(
             query=query,
             top_k=check_whole("top_k", top_k, MOST_FOUND),
             content_types=types,
@@ -270,7 +246,7 @@ class Shared:
         >>> memory.shared.item(item.id).summary
         'Connect before a deploy'
         """
-        return self._ask(ShowItem(item_id=check_item_id(item_id)))
+        return self._ask(requests.ShowItem(item_id=shared_content.check_item_id(item_id)))
 
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` if there is none.
@@ -280,7 +256,7 @@ class Shared:
         >>> memory.shared.attachment(item.id).data
         b'[rules]'
         """
-        return self._ask(Fetch(item_id=check_item_id(item_id)))
+        return self._ask(requests.Fetch(item_id=shared_content.check_item_id(item_id)))
 
     def name(self) -> str | None:
         """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
@@ -290,7 +266,7 @@ class Shared:
         >>> memory.shared.name() == memory.shared.set_name(None)
         True
         """
-        return self._ask(OwnName())
+        return self._ask(requests.OwnName())
 
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
@@ -300,7 +276,7 @@ class Shared:
         >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'
         """
-        return self._ask(SetName(name=None if name is None else check_name(name)))
+        return self._ask(requests.SetName(name=None if name is None else shared_content.check_name(name)))
 
     def report(self, until: datetime) -> int:
         """Report the use of shared items by runs up to `until`, as counts and sums. Part of a host's upkeep.
@@ -334,7 +310,7 @@ class Shared:
         """Begin a search of shared items for a recall; return None if its tiers or filter exclude them."""
         if "global" not in asked.tiers or _excludes_items(asked.filter):
             return None
-        ask = SearchItems(
+        ask = requests.SearchItems(
             query=asked.text,
             top_k=asked.top_k + _SPARE_ITEMS,
             filter=_filter_of_items(asked.filter),
@@ -359,10 +335,10 @@ class Shared:
         *,
         is_offer: bool,
     ) -> PublishPreview:
-        texts = texts_of(content)
+        texts = shared_content.texts_of(content)
         return PublishPreview(
             content=content,
-            digest=preview_digest(content, self.caller.user_id),
+            digest=shared_content.preview_digest(content, self.caller.user_id),
             made_at=now,
             masked=dict(masked_kinds(*texts.values())),
             mentions=mentions(texts, (self.caller.user_id,)),
@@ -411,11 +387,11 @@ class Shared:
         user = self.caller.user_id
         if shown.user_id not in ("", user):  # a client of an earlier version drops this field, but not the digest
             raise InvalidInputError("preview", f"was made for the user {shown.user_id!r}; preview it again as {user!r}")
-        if preview_digest(shown.content, user) != shown.digest:
+        if shared_content.preview_digest(shown.content, user) != shown.digest:
             raise InvalidInputError("preview", "differs from what was previewed; preview it again")
         if self._masked(shown.content) != shown.content:
             raise InvalidInputError("preview", "contains secrets that are now masked; preview it again")
-        check_admitted(shown.content.access_policy, self.caller.rights.policies)
+        shared_content.check_admitted(shown.content.access_policy, self.caller.rights.policies)
         if shown.memory_id is not None:
             with self._in_use():
                 record = self._archive.store.record_of_id(shown.memory_id)
@@ -424,7 +400,7 @@ class Shared:
         return shown
 
     def _masked(self, content: SharedContent) -> SharedContent:
-        check_content(content)
+        shared_content.check_content(content)
         mask = self._masker.text
         file = content.attachment
         return msgspec.structs.replace(
