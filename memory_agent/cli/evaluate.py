@@ -443,7 +443,10 @@ def _show_comparison(comparison: evaluation.Comparison, as_json: bool) -> None:
     if as_json:
         print_document(comparison)
         return
-    print_figures("runs", _comparison_figures(comparison))
+    shared = f"{comparison.questions} (only in A: {comparison.only_a}, only in B: {comparison.only_b})"
+    changed: dict[str, object] = {name: f"{own} -> {other}" for name, (own, other) in comparison.changed.items()}
+    figures: dict[str, object] = {"A": comparison.a, "B": comparison.b, "questions of both": shared}
+    print_figures("runs", figures | (changed or {"changed": "nothing"}))
     click.echo()
     title = (
         f"{comparison.dataset}: differences in %, {comparison.resamples:,} resamples by {comparison.unit}, "
@@ -451,14 +454,13 @@ def _show_comparison(comparison: evaluation.Comparison, as_json: bool) -> None:
     )
     print_table(title, _DIFFERENCES, map(_difference_row, _without_equal(comparison.metrics)))
     click.echo()
-    click.echo(_caution(comparison))
-
-
-def _comparison_figures(comparison: evaluation.Comparison) -> dict[str, object]:
-    shared = f"{comparison.questions} (only in A: {comparison.only_a}, only in B: {comparison.only_b})"
-    changed: dict[str, object] = {name: f"{own} -> {other}" for name, (own, other) in comparison.changed.items()}
-    figures: dict[str, object] = {"A": comparison.a, "B": comparison.b, "questions of both": shared}
-    return figures | (changed or {"changed": "nothing"})
+    if comparison.unit == "question":
+        click.echo("by question: valid for these conversations; for others, use eval compare --by conversation")
+    else:
+        few = (
+            "too few for an interval" if comparison.units < evaluation.FEWEST else "few units make the interval coarse"
+        )
+        click.echo(f"by conversation: resampled from {comparison.units}; {few}")
 
 
 def _without_equal(metrics: Sequence[evaluation.MetricDifference]) -> list[evaluation.MetricDifference]:
@@ -482,10 +484,3 @@ def _difference_row(metric: evaluation.MetricDifference) -> tuple[object, ...]:
         metric.better,
         metric.worse,
     )
-
-
-def _caution(comparison: evaluation.Comparison) -> str:
-    if comparison.unit == "question":
-        return "by question: valid for these conversations; for others, use eval compare --by conversation"
-    few = "too few for an interval" if comparison.units < evaluation.FEWEST else "few units make the interval coarse"
-    return f"by conversation: resampled from {comparison.units}; {few}"

@@ -17,7 +17,7 @@ from rich.text import Text
 from memory_agent.cli.render import beside_text, emit, left_out, plain, print_figures, print_table, shortened, shown
 from memory_agent.recall.context import age, age_of_memory, endings, repeats, shared_origin, sharing
 from memory_agent.recall.dates import describe
-from memory_agent.records.memories import Dates, Judgement, MemoryFilter, RecallResult, RetrievedMemory
+from memory_agent.records.memories import Dates, MemoryFilter, RecallResult, RetrievedMemory
 
 _PARTS = {
     "fused": "fused",
@@ -82,16 +82,13 @@ def _query(result: RecallResult, asked: Asked) -> dict[str, object]:
     }
     if result.excluded:
         figures["left out"] = left_out(result)
-    if result.judgement is not None:
-        figures |= _judged(result.judgement)
+    if (judged := result.judgement) is not None:
+        figures["judge"] = f"selected {judged.selected} of {judged.offered}{' (cached)' * judged.is_cached}"
+        figures["judge left out"] = judged.left_out or "none of the first"
+        if judged.notes:
+            figures["judge's notes"] = plain(judged.notes)
     own = [memory.explanation for memory in result.memories if memory.tier == "local"]
     return figures | (_found(result, own[0]) if own else _nothing_found(result, asked))
-
-
-def _judged(judgement: Judgement) -> dict[str, object]:
-    counts = f"selected {judgement.selected} of {judgement.offered}{' (cached)' * judgement.is_cached}"
-    figures: dict[str, object] = {"judge": counts, "judge left out": judgement.left_out or "none of the first"}
-    return figures | ({"judge's notes": plain(judgement.notes)} if judgement.notes else {})
 
 
 def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, object]:

@@ -296,16 +296,13 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each line with "". Lines that repeat a field in `before` become one line with the field's name."""
+    """Yield each line with "". Lines that repeat a field in `before`, without heading marks, become one."""
     left, place = dict(before), 0
+    bare = [_HEADING.sub("", line).rstrip() for line in lines]
     while place < len(lines):
-        repeated = next((name for name, text in left.items() if _repeats(lines[place : place + len(text)], text)), "")
+        repeated = next((name for name, text in left.items() if bare[place : place + len(text)] == list(text)), "")
         yield lines[place], repeated
         place += len(left.pop(repeated)) if repeated else 1
-
-
-def _repeats(lines: Sequence[str], field: Sequence[str]) -> bool:
-    return [_HEADING.sub("", line).rstrip() for line in lines] == list(field)
 
 
 def _marked(line: str, mentioned: Iterable[str]) -> Text:

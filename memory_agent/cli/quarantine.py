@@ -44,7 +44,15 @@ def list_entries(target: Target, after: int, limit: int) -> None:
       memory-agent quarantine list
       memory-agent quarantine list --after 100 --limit 50 --json
     """
-    entries = _entries(target, after, limit)
+    entries: Sequence[QuarantinedEvent]
+    if uses_daemon(target):
+        with open_client(target) as client:
+            entries = client.quarantined(after, limit)
+    else:
+        from memory_agent.care import read_quarantine  # imports the engines
+
+        target = authorize(target, "quarantine_list")
+        entries = read_quarantine(target.data_dir, target.settings, after, limit)
     if target.as_json:
         print_document([{name: getattr(entry, name) for name in entry.__struct_fields__} for entry in entries])
     elif not entries:
@@ -98,13 +106,3 @@ def _chosen(ids: tuple[int, ...], every: bool) -> tuple[int, ...]:
     if every == bool(ids):
         raise click.UsageError("specify either ids or --all")
     return ids
-
-
-def _entries(target: Target, after: int, limit: int) -> Sequence[QuarantinedEvent]:
-    if uses_daemon(target):
-        with open_client(target) as client:
-            return client.quarantined(after, limit)
-    from memory_agent.care import read_quarantine  # imports the engines
-
-    target = authorize(target, "quarantine_list")
-    return read_quarantine(target.data_dir, target.settings, after, limit)

@@ -94,9 +94,12 @@ def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
       memory-agent service install --dry-run
       memory-agent service install --data-dir /srv/memory --set daemon.http.listen=127.0.0.1:7430
     """
-    from memory_agent.integrations import user_service
+    from memory_agent.integrations import this_program, user_service
 
-    own = user_service(_serve_command(target, full), target.layout, Path.home())
+    given = click.get_current_context().params
+    form = () if full else ("--light",)
+    words = ["serve", *form, "--data-dir", str(target.data_dir), *settings_words(given["config"], given["settings"])]
+    own = user_service([this_program(), *words], target.layout, Path.home())
     if not target.as_json:
         click.echo(f"{plain(str(own.path))}:\n{plain(own.text)}")
     if own.state == "edited":
@@ -116,14 +119,6 @@ def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
         raise Failure("io", f"{reason}; an administrator can install ops/deploy/memory-agent.service") from error
     done = Done(path=str(own.path), text=own.text, is_done=True, advice=own.advice)
     _print(target, done, "the service is running", *own.advice)
-
-
-def _serve_command(target: Target, full: bool) -> list[str]:
-    from memory_agent.integrations import this_program
-
-    given = click.get_current_context().params
-    own = settings_words(given["config"], given["settings"])
-    return [this_program(), "serve", *(() if full else ("--light",)), "--data-dir", str(target.data_dir), *own]
 
 
 @service.command(short_help="Stop the service, and remove its file.")

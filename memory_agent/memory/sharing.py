@@ -126,7 +126,19 @@ class Shared:
         if offer:
             shared_content.check_offer(content)
         former = None if item_id is None else self._former(item_id, is_offer=offer)
-        return self._previewed(content, record, check_now(now), former, is_offer=offer)
+        texts = shared_content.texts_of(content)
+        return PublishPreview(
+            content=content,
+            digest=shared_content.preview_digest(content, self.caller.user_id),
+            made_at=check_now(now),
+            masked=dict(masked_kinds(*texts.values())),
+            mentions=mentions(texts, (self.caller.user_id,)),
+            memory_id=None if record is None else record.id,
+            memory_state=None if record is None else _state_of(record),
+            is_offer=offer,
+            replaces=former,
+            user_id=self.caller.user_id,
+        )
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
@@ -325,29 +337,6 @@ class Shared:
             return self._opened().begin_search(self.caller, ask, asked.deadline_ms / 1000)
         except MemoryAgentError as error:
             return partial(_fail, error)
-
-    def _previewed(
-        self,
-        content: SharedContent,
-        record: MemoryRecord | None,
-        now: datetime,
-        former: FormerVersion | None,
-        *,
-        is_offer: bool,
-    ) -> PublishPreview:
-        texts = shared_content.texts_of(content)
-        return PublishPreview(
-            content=content,
-            digest=shared_content.preview_digest(content, self.caller.user_id),
-            made_at=now,
-            masked=dict(masked_kinds(*texts.values())),
-            mentions=mentions(texts, (self.caller.user_id,)),
-            memory_id=None if record is None else record.id,
-            memory_state=None if record is None else _state_of(record),
-            is_offer=is_offer,
-            replaces=former,
-            user_id=self.caller.user_id,
-        )
 
     def _keep(self, outbox: Outbox) -> None:
         with self._archive.batch() as batch:

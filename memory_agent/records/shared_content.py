@@ -51,8 +51,12 @@ def check_content(content: SharedContent) -> None:
         raise InvalidInputError("tags", f"must be a list of at most {_MOST_TAGS} texts")
     for tag in content.tags:
         _check_length("tags", tag, _MOST_TAG_CHARS)
-    if content.attachment is not None:
-        _check_attachment(content.attachment)
+    if (file := content.attachment) is not None:
+        _check_length("attachment", file.name, _MOST_FILE_NAME_CHARS)
+        if file.name in (".", "..") or not file.name.isprintable() or not {"/", "\\"}.isdisjoint(file.name):
+            raise InvalidInputError("attachment", f"{file.name!r} must be a file name without a folder")
+        if not 0 <= file.size_bytes <= MOST_ATTACHED_BYTES:
+            raise InvalidInputError("attachment", f"must have at most {MOST_ATTACHED_BYTES} bytes")
 
 
 def check_admitted(policy: str, policies: Sequence[str]) -> None:
@@ -186,11 +190,3 @@ def _check_length(field: str, value: object, most: int) -> None:
     assert isinstance(value, str)
     if len(value) > most:
         raise InvalidInputError(field, f"has {len(value)} characters; the limit is {most}")
-
-
-def _check_attachment(file: Attachment) -> None:
-    _check_length("attachment", file.name, _MOST_FILE_NAME_CHARS)
-    if file.name in (".", "..") or not file.name.isprintable() or not {"/", "\\"}.isdisjoint(file.name):
-        raise InvalidInputError("attachment", f"{file.name!r} must be a file name without a folder")
-    if not 0 <= file.size_bytes <= MOST_ATTACHED_BYTES:
-        raise InvalidInputError("attachment", f"must have at most {MOST_ATTACHED_BYTES} bytes")
