@@ -17,20 +17,11 @@ import msgspec
 
 from memory_agent.archiving import archived_journal, fetch_home
 from memory_agent.embedders import Embedder
+from memory_agent.erasure import request
 from memory_agent.erasure.copies import with_copies
 from memory_agent.erasure.hook_events import erase_hook_events
 from memory_agent.erasure.logs import History, fingerprint, read_history
-from memory_agent.erasure.request import (
-    ErasureReceipt,
-    Intent,
-    Selection,
-    erasable,
-    intent_for_absent_user,
-    left_in_journal,
-    left_shared,
-    with_journal,
-    with_shared,
-)
+from memory_agent.erasure.request import ErasureReceipt, Intent, Selection
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import (
     EncryptionKeyMissingError,
@@ -193,7 +184,7 @@ def erase(
             intent = memory.erasure.begin(intent)
         erased = erase_events_of(data_dir, settings, user_id, intent, now, dry_run=dry_run)
         receipt = memory.erasure.receipt(intent, now) if dry_run else memory.erasure.carry_out(intent, now)
-    receipt = with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, selected)
+    receipt = request.with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, selected)
     return with_copies(receipt, data_dir)
 
 
@@ -217,7 +208,7 @@ def erase_user(
     except StoreOwnedElsewhereError:
         raise
     except (EncryptionKeyMissingError, StoreError) as error:
-        left = left_shared(error.code)
+        left = request.left_shared(error.code)
     ids: tuple[str, ...] = ()
     if folder.exists():
         try:
@@ -231,7 +222,7 @@ def erase_user(
         erase_user_files(data_dir, user_id, now, settings.index)
     reason = None if dry_run else left or moved_aside_reason(folder, whole_user=True)
     receipt = ErasureReceipt.of(user_id, ids, now, dry_run=dry_run, reason=reason)
-    return with_copies(with_journal(with_shared(receipt, shared), erased, is_compact=True), data_dir)
+    return with_copies(request.with_journal(request.with_shared(receipt, shared), erased, is_compact=True), data_dir)
 
 
 def _forget_shared(
@@ -247,7 +238,7 @@ def _forget_shared(
             try:
                 _tell(data_dir, settings, shared, now)
             except JournalError as error:
-                return found, left_in_journal(error.code)
+                return found, request.left_in_journal(error.code)
     return found, None
 
 
@@ -272,12 +263,12 @@ def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime
 def _erase_absent(
     data_dir: Path, settings: Settings, user_id: str, selection: Selection, now: datetime, *, dry_run: bool
 ) -> ErasureReceipt:
-    intent = intent_for_absent_user(selection, now)
+    intent = request.intent_for_absent_user(selection, now)
     erased = erase_events_of(data_dir, settings, user_id, intent, now, dry_run=dry_run)
     if not dry_run:
         note_absent_user_erased(data_dir, user_id, intent, erased, now)
     receipt = ErasureReceipt.of(user_id, (), now, dry_run=dry_run)
-    return with_copies(with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, ()), data_dir)
+    return with_copies(request.with_journal(receipt, erased, is_compact=True).of_ids(selection.ids, ()), data_dir)
 
 
 def erase_events_of(
@@ -285,7 +276,7 @@ def erase_events_of(
 ) -> Erased:
     """Erase the events of an intent from the journal, including events of `system` about its session and runs."""
     among = keys_of(intent.session_id, intent.run_ids)
-    wanted = erasable(user_id, intent)
+    wanted = request.erasable(user_id, intent)
     if user_id == SHARED_USER:  # events of shared items quote fingerprints
         wanted = msgspec.structs.replace(wanted, quoted=frozenset(fingerprint(user_id, one) for one in wanted.quoted))
     return erase_events(data_dir, settings, wanted, now, among, dry_run=dry_run)

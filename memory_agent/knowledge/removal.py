@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.logs import History, fingerprint, history_bytes, note_erasure
 from memory_agent.erasure.request import Intent
+from memory_agent.knowledge import pseudonyms
 from memory_agent.knowledge.items import (
     about_of,
     offerers_of,
@@ -21,16 +22,6 @@ from memory_agent.knowledge.items import (
     write_usage,
 )
 from memory_agent.knowledge.offers import authors_with_offers, drop_offers, unsupported_without
-from memory_agent.knowledge.pseudonyms import (
-    ERASED,
-    FIGURES,
-    FILE,
-    OFFERERS,
-    authors_with_names,
-    drop_name,
-    mark_removal,
-    place_of,
-)
 from memory_agent.knowledge.publish_log import log_removed
 from memory_agent.knowledge.stored_figures import drop_figures, due_in, erase_user, parts_in, places_with, write_due
 from memory_agent.recall.query import check_now
@@ -60,14 +51,14 @@ class ItemForgetting(Forgetting):
         records = list(filter(None, map(batch.record, rows)))
         for record in records:
             place = place_in(batch, record.id)
-            for kind in (FILE, OFFERERS):
+            for kind in (pseudonyms.FILE, pseudonyms.OFFERERS):
                 batch.set_blob(kind + place, None)
             drop_figures(batch, place)
             author = about_of(record).author
             write_usage(batch, author, usage_of(batch, author).with_item(record, -1))
             log_removed(batch, record, check_now(None))
         write_due(batch, {*due_in(batch)}.difference(record.id for record in records))
-        mark_removal(batch)
+        pseudonyms.mark_removal(batch)
         return super().remove(batch, rows)
 
 
@@ -105,11 +96,11 @@ class Removal:
             for row in removed:
                 del ids[row]
             drop_offers(batch, is_gone, authors_with_offers(batch))
-            for author in authors_with_names(batch):
+            for author in pseudonyms.authors_with_names(batch):
                 if is_gone(author):
-                    drop_name(batch, author)
+                    pseudonyms.drop_name(batch, author)
             places = {place_in(batch, item_id) for item_id in ids.values()}
-            for kind in (FILE, FIGURES, OFFERERS):
+            for kind in (pseudonyms.FILE, pseudonyms.FIGURES, pseudonyms.OFFERERS):
                 for name in batch.blobs(kind):
                     if name.removeprefix(kind) not in places:
                         batch.set_blob(name, None)
@@ -118,7 +109,7 @@ class Removal:
                     batch.set_blob(name, None)
                 elif is_gone(user.decode()):
                     erase_user(batch, place, user)
-            mark_removal(batch)
+            pseudonyms.mark_removal(batch)
             self._set_applied(batch)
         return len(removed)
 
@@ -173,9 +164,9 @@ class Removal:
             return
         with self._archive.batch() as batch:
             for author in authors:
-                drop_name(batch, author)
-                batch.set_blob(place_of(batch, ERASED, author), b"")
-            mark_removal(batch)
+                pseudonyms.drop_name(batch, author)
+                batch.set_blob(pseudonyms.place_of(batch, pseudonyms.ERASED, author), b"")
+            pseudonyms.mark_removal(batch)
         users = [author.encode() for author in authors]
         with self._archive.store.snapshot() as snapshot:
             places = places_with(snapshot, users)
@@ -184,7 +175,7 @@ class Removal:
                 for place in some:
                     for user in users:
                         erase_user(batch, place, user)
-                mark_removal(batch)
+                pseudonyms.mark_removal(batch)
 
     def _remove(self, batch: Batch, item_ids: Sequence[str]) -> None:
         rows = map(batch.row_of_id, item_ids)
