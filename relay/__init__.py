@@ -23,6 +23,7 @@ _HOMES = {
             setting_at_fault
         """,
         "crypto": "KeyRing open_key_ring",
+        "decoding": "described",
         "errors": """
             ConsumerBehindError CopyUnavailableError CursorError ERRORS EncryptionKeyMissingError
             EncryptionMismatchError EntryDamagedError EventTooLargeError JournalDamagedError JournalError

@@ -6,6 +6,7 @@ from relay.access import *
 from relay.broker import *
 from relay.config import *
 from relay.crypto import *
+from relay.decoding import described as described
 from relay.errors import *
 from relay.event import *
 from relay.histogram import *

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import msgspec
 
+from relay.decoding import described
 from relay.errors import RelaySettingsError
 
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -170,7 +171,7 @@ def load_settings(file: Path) -> RelaySettings:
     """Read the settings from a TOML file. Raises `RelaySettingsError` (with the setting's name)."""
     tree = read_toml(file, RelaySettingsError)
     try:
-        return msgspec.convert(tree, RelaySettings)
+        return msgspec.convert(tree, described(RelaySettings))
     except msgspec.ValidationError as error:
         raise RelaySettingsError(*setting_at_fault(error)) from error
 

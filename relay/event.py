@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from relay.config import EventLimits
+from relay.decoding import described
 from relay.errors import EventTooLargeError, MalformedEventError
 from relay.validation import (
     SYSTEM_USER,
@@ -52,14 +53,14 @@ _DERIVED_PREFIX = "derived-"
 
 # Keys are sorted, so that equal events have equal bytes, whether they arrived as JSON or MessagePack.
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
-_event_decoder = msgspec.msgpack.Decoder(Event)
+_event_decoder = msgspec.msgpack.Decoder(described(Event))
 
 
 class _Addressed(msgspec.Struct):
     extra: dict[str, Any] = {}
 
 
-_addressed_decoder = msgspec.msgpack.Decoder(_Addressed)
+_addressed_decoder = msgspec.msgpack.Decoder(described(_Addressed))
 
 
 def encode_event(event: Event) -> bytes:

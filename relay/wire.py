@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from relay.access import Origin
+from relay.decoding import described
 from relay.errors import MalformedEventError, ProtocolError, RelayError, rebuild
 from relay.histogram import Histogram
 
@@ -281,9 +282,9 @@ class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-_reply_decoder: msgspec.msgpack.Decoder[Answer | Failure] = msgspec.msgpack.Decoder(Answer | Failure)
-_receipt_decoder: msgspec.msgpack.Decoder[Ack | Refusal] = msgspec.msgpack.Decoder(Ack | Refusal)
+_request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(described(Request))
+_reply_decoder: msgspec.msgpack.Decoder[Answer | Failure] = msgspec.msgpack.Decoder(described(Answer | Failure))
+_receipt_decoder: msgspec.msgpack.Decoder[Ack | Refusal] = msgspec.msgpack.Decoder(described(Ack | Refusal))
 
 
 def refusal(publish: Publish, error: RelayError, expected_seq: int | None = None) -> Refusal:
@@ -328,7 +329,7 @@ def decode_reply(body: bytes, result_type: type[_Result]) -> _Result:
     with _decoding("not a reply"):
         reply = _reply_decoder.decode(body)
         if isinstance(reply, Answer):
-            return msgspec.msgpack.decode(reply.result, type=result_type)
+            return msgspec.msgpack.decode(reply.result, type=described(result_type))
     raise rebuild(reply.code, reply.arguments)
 
 

@@ -31,6 +31,9 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     mean: bytes
 
 
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
 class QueryCentering:
     """The running mean of one user's queries. Not thread-safe."""
 
@@ -79,7 +82,7 @@ class QueryCentering:
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
         """Restore the result of `to_bytes`. Raises `DamagedStateError`, also if `ndim` or the version differs."""
         try:
-            state = msgspec.msgpack.decode(data, type=_State)
+            state = _decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DamagedStateError(f"centering: {error}") from error
         learner = cls(ndim)

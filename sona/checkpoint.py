@@ -49,6 +49,13 @@ class _State(msgspec.Struct, array_like=True):
     exemplars: list[Exemplar]
 
 
+def _vector(_: type, data: bytes) -> Vector:
+    return np.frombuffer(data, dtype=np.float32)
+
+
+_decoder = msgspec.msgpack.Decoder(_State, dec_hook=_vector)
+
+
 def to_bytes(learner: Learner) -> bytes:
     """Return a consolidated learner as bytes. Equal learners give equal bytes."""
     state = _State(
@@ -75,7 +82,7 @@ def from_bytes(data: bytes) -> Learner:
     if is_former(data):
         raise DamagedStateError("checkpoint: an older version")
     try:
-        return _restored(msgspec.msgpack.decode(body, type=_State, dec_hook=_vector))
+        return _restored(_decoder.decode(body))
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise DamagedStateError(f"checkpoint: {error}") from error
 
@@ -122,10 +129,6 @@ def _loaded_contest(fact: _Fact) -> Contest | Comparison | None:
     if fact.comparison is not None:
         return Comparison(*fact.comparison)
     return fact.contest and Contest(*fact.contest)
-
-
-def _vector(_: type, data: bytes) -> Vector:
-    return np.frombuffer(data, dtype=np.float32)
 
 
 def _digest(body: bytes) -> bytes:

@@ -111,6 +111,9 @@ class _State(msgspec.Struct, array_like=True):
     log_of_harm: float = 0.0
 
 
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
 class Gate:
     """Decides whether the learner of one user may act. Not thread-safe."""
 
@@ -200,7 +203,7 @@ class Gate:
         """Restore a gate saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         gate = cls()
         try:
-            gate._state = msgspec.msgpack.decode(data, type=_State)
+            gate._state = _decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DamagedStateError(f"gate: {error}") from error
         if gate.to_bytes() != data or gate._state.version != _VERSION:

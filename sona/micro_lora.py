@@ -38,6 +38,9 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     held: bytes
 
 
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
 class MicroLora:
     """One user's adapter with its EWC penalty. Deterministic. Not thread-safe."""
 
@@ -128,7 +131,7 @@ class MicroLora:
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
         """Restore the result of `to_bytes`. Raises `DamagedStateError`, also if `ndim` or the version differs."""
         try:
-            state = msgspec.msgpack.decode(data, type=_State)
+            state = _decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise DamagedStateError(f"micro_lora: {error}") from error
         adapter = cls(ndim, seed=state.seed)

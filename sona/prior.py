@@ -25,6 +25,9 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     observations: list[tuple[int, str, int, int]]
 
 
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
 class MemoryPrior:
     """Qualities by memory and kind of run. The state does not depend on the order of the observations."""
 
@@ -75,7 +78,7 @@ class MemoryPrior:
         """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         prior = cls(kappa)
         try:
-            state = msgspec.msgpack.decode(data, type=_State)
+            state = _decoder.decode(data)
             for memory, kind, count, total in state.observations:
                 prior._move(memory, kind, count, total)
         except (msgspec.DecodeError, ValueError) as error:

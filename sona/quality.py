@@ -32,6 +32,9 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
     kinds: list[tuple[str, int, int]]
 
 
+_decoder = msgspec.msgpack.Decoder(_State)
+
+
 class Baselines:
     """The baselines of all kinds of run. The state does not depend on the order of the runs."""
 
@@ -63,7 +66,7 @@ class Baselines:
         """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         baselines = cls()
         try:
-            state = msgspec.msgpack.decode(data, type=_State)
+            state = _decoder.decode(data)
             for kind, count, total in state.kinds:
                 baselines._kinds.move(kind, count, total)
         except (msgspec.DecodeError, ValueError) as error:

@@ -175,6 +175,33 @@ def test_sona_imports_only_numpy_and_msgspec() -> None:
         assert imported_packages(file) <= allowed, file
 
 
+def typed_decoding(file: Path) -> dict[int, ast.expr]:
+    """Return the type of each call that decodes into a type or makes a decoder, by line."""
+    types: dict[int, ast.expr] = {}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("msgspec."):
+            positional = {"Decoder": 0, "convert": 1}.get(ast.unparse(node.func).rpartition(".")[2])
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "type"]
+            types |= {type_.lineno: type_ for type_ in named}
+            if positional is not None and len(node.args) > positional:
+                types[node.lineno] = node.args[positional]
+    return types
+
+
+@pytest.mark.parametrize("package", ["relay", "memory_agent"])
+def test_types_are_described_before_threads_decode_them(package: str) -> None:
+    """msgspec crashes if two threads decode a struct for the first time at once (`relay.described`)."""
+    builtin = {"str", "int", "float", "bool", "bytes", "dict", "list", "tuple", "Any", "object"}
+    for file in python_files(package):
+        source = file.read_text(encoding="utf-8")
+        for line, type_ in typed_decoding(file).items():
+            names = {ast.unparse(part) for part in ast.walk(type_) if isinstance(part, ast.Name | ast.Attribute)}
+            is_described = (
+                ast.unparse(type_).startswith("described(") or f"\n{ast.unparse(type_)} = described(" in source
+            )
+            assert is_described or names <= builtin or file.name == "decoding.py", f"{file}:{line}"
+
+
 def test_no_file_outgrows_its_room() -> None:
     files = [file for top in (*PACKAGES, "tests", "ops") for file in python_files(top)]
     lengths = {str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines()) for file in files}

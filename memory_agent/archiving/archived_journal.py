@@ -21,7 +21,15 @@ from memory_agent.archiving.objects import Objects, ObjectStore
 from memory_agent.archiving.restoration import begun_by, newest_epoch, restore, take_over
 from memory_agent.archiving.user_archive import Limits, UserArchive
 from memory_agent.settings import ArchiveSettings, StoreSettings
-from relay import CopyUnavailableError, JournalError, JournalSettings, JournalSupersededError, rewind, skip_numbers
+from relay import (
+    CopyUnavailableError,
+    JournalError,
+    JournalSettings,
+    JournalSupersededError,
+    described,
+    rewind,
+    skip_numbers,
+)
 from relay.disk import StoredChange, flush, write_private
 
 _NAME = "journal"
@@ -152,7 +160,7 @@ def _objects(settings: ArchiveSettings) -> Objects:
 
 def _read_marker(folder: Path) -> _Marker | None:
     try:
-        return msgspec.json.decode((folder / _MARKER_FILE).read_bytes(), type=_Marker)
+        return msgspec.json.decode((folder / _MARKER_FILE).read_bytes(), type=described(_Marker))
     except FileNotFoundError:
         return None
 

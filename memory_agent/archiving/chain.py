@@ -17,6 +17,7 @@ import msgspec
 
 from memory_agent.errors import ArchiveDamagedError
 from memory_agent.records.placement import Position
+from relay import described
 from relay.disk import StoredChange
 
 Kind = Literal["snapshot", "increment", "base"]
@@ -30,7 +31,7 @@ HEADER_BYTES = _header.size + _DIGEST_BYTES
 _NAME = re.compile(rf"(\d{{12}})\.({'|'.join(KINDS)})")
 _DERIVED = re.compile(r"(\d{12})\.([a-z-]+\.arrays)")
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[StoredChange])
+_decoder = msgspec.msgpack.Decoder(described(list[StoredChange]))
 _length = struct.Struct(">I")
 _position = struct.Struct(">QQ")
 

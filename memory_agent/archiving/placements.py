@@ -15,6 +15,7 @@ from memory_agent.errors import StoreError
 from memory_agent.records.placement import HOME, Placement, Position
 from memory_agent.storage.environment import has_records
 from memory_agent.storage.folders import user_folder
+from relay import described
 from relay.disk import add_checksum, verify_checksum, write_private
 
 PLACEMENT_FILE = "placement.json"
@@ -93,7 +94,7 @@ def read_placement(folder: Path) -> Placement:
     """Return the placement in a user's folder at home. Raises `StoreError` if its file is damaged."""
     file = folder / PLACEMENT_FILE
     try:
-        return msgspec.json.decode(verify_checksum(file.read_bytes()), type=Placement)
+        return msgspec.json.decode(verify_checksum(file.read_bytes()), type=described(Placement))
     except (FileNotFoundError, NotADirectoryError):
         return Placement()
     except (OSError, msgspec.DecodeError, ValueError) as error:

@@ -26,6 +26,7 @@ from memory_agent.settings import Settings
 from memory_agent.storage.derived import derived_files
 from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_key_of, open_records, own
 from memory_agent.storage.folders import user_folder
+from relay import described
 from relay.disk import OnCommit, flush, write_private
 
 _MARKER_FILE = "placed.json"
@@ -206,7 +207,7 @@ class UserFiles:
 
     def _marker(self, folder: Path) -> _Marker | None:
         try:
-            return msgspec.json.decode((folder / _MARKER_FILE).read_bytes(), type=_Marker)
+            return msgspec.json.decode((folder / _MARKER_FILE).read_bytes(), type=described(_Marker))
         except (OSError, msgspec.DecodeError):
             return None
 

@@ -26,7 +26,7 @@ from memory_agent.settings import Settings
 from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment, open_user_key, require_plain
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.version import VERSION
-from relay import copy_journal, cursors, journal_folder, rewind
+from relay import copy_journal, cursors, described, journal_folder, rewind
 from relay.disk import DATA_FILE, Finding, Report, flush, flush_tree, opening
 
 OWNERS = "owners"
@@ -175,7 +175,7 @@ def file_digest(file: Path) -> str:
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a backup after checking its files against it. Raises `BackupDamagedError`."""
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=described(Manifest))
     except FileNotFoundError as error:
         raise BackupDamagedError(f"{folder} is not a backup: it has no {MANIFEST_FILE}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -42,7 +42,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.environment import UserKey, open_records, open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import EVENTS, PASSAGES, VECTORS, WORD_BITS, Snapshot
-from relay import SHARED_USER
+from relay import SHARED_USER, described
 from relay.disk import Report, Transaction, flush
 
 FORMAT = 2
@@ -103,8 +103,8 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     unpublished: int = 0
 
 
-_heads = msgspec.json.Decoder(Head)
-_lines = msgspec.json.Decoder(Line)
+_heads = msgspec.json.Decoder(described(Head))
+_lines = msgspec.json.Decoder(described(Line))
 
 
 def export_user(

@@ -25,6 +25,7 @@ from memory_agent.errors import InvalidInputError, ScopeMissingError, Unavailabl
 from memory_agent.records.shared import PublishPreview
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, texts_of
 from memory_agent.verbs.shared_params import PreviewParams
+from relay import described
 from relay.disk import write_private
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
 
 def _read_preview(file: Path) -> PublishPreview | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=PublishPreview)
+        return msgspec.json.decode(file.read_bytes(), type=described(PublishPreview))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -26,6 +26,7 @@ from relay import (
     MalformedEventError,
     Publisher,
     RelayError,
+    described,
     identity_of,
     read_key_file,
     read_toml,
@@ -89,7 +90,7 @@ def read_cells(file: Path | str) -> Cells:
     path, cells = Path(file).expanduser().absolute(), {}
     for name, table in read_toml(path, lambda _, reason: SettingsError("cells", reason)).items():
         try:
-            cell = msgspec.convert(table, Cell)
+            cell = msgspec.convert(table, described(Cell))
         except msgspec.ValidationError as error:
             raise SettingsError("cells", ": ".join((str(path), name, *setting_at_fault(error)))) from error
         named = {"data_dir": cell.data_dir, "key_file": cell.key_file}

@@ -16,7 +16,7 @@ from memory_agent.storage.codec import FORMAT as RECORD_FORMAT
 from memory_agent.verbs.params import JoinParams
 from memory_agent.verbs.protocol import HOST_PROTOCOL
 from memory_agent.version import VERSION
-from relay import setting_at_fault
+from relay import described, setting_at_fault
 
 
 def in_common() -> dict[str, int | str]:
@@ -56,7 +56,7 @@ def encode_settings(settings: Settings) -> bytes:
 def decode_settings(encoded: bytes) -> Settings:
     """Return the settings of a daemon. Raises `SettingsError` for one that this version does not support."""
     try:
-        return msgspec.msgpack.decode(encoded, type=Settings)
+        return msgspec.msgpack.decode(encoded, type=described(Settings))
     except msgspec.ValidationError as error:
         name, reason = setting_at_fault(error)
         advice = f"set on the daemon, but version {VERSION} on this machine does not accept it ({reason})"

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.errors import HostDiedError
+from relay import described
 
 
 class _Delivery(msgspec.Struct, frozen=True):
@@ -37,7 +38,7 @@ class Deliveries:
         self._former: dict[str, _Delivery] = {}
         for file in folder.iterdir():
             with suppress(msgspec.DecodeError):
-                noted = msgspec.msgpack.decode(file.read_bytes(), type=_Delivery)
+                noted = msgspec.msgpack.decode(file.read_bytes(), type=described(_Delivery))
                 self._former[noted.user_id] = noted
             file.unlink()
 

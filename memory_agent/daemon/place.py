@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from memory_agent.verbs.protocol import HostEndpoints
-from relay import CurvePair, Identity
+from relay import CurvePair, Identity, described
 from relay.disk import write_private
 
 FOLDER_VARIABLE: Final = "MEMORY_NODE_FOLDER"
@@ -59,4 +59,4 @@ def is_node(run_folder: Path) -> bool:
 
 
 def place_here() -> Place:
-    return msgspec.json.decode((Path(os.environ[FOLDER_VARIABLE]) / _FILE).read_bytes(), type=Place)
+    return msgspec.json.decode((Path(os.environ[FOLDER_VARIABLE]) / _FILE).read_bytes(), type=described(Place))

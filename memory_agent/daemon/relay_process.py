@@ -13,7 +13,7 @@ import msgspec
 
 from memory_agent.archiving import archived_journal
 from memory_agent.settings import ArchiveSettings
-from relay import run_program, run_relay
+from relay import described, run_program, run_relay
 from relay.disk import write_private
 
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--archive", type=Path, required=True)
     options, others = parser.parse_known_args(arguments)
-    settings = msgspec.json.decode(options.archive.read_bytes(), type=ArchiveSettings)
+    settings = msgspec.json.decode(options.archive.read_bytes(), type=described(ArchiveSettings))
     return run_relay(others, archived_journal(settings))
 
 

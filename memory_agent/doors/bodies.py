@@ -18,6 +18,7 @@ from memory_agent.records.arguments import located
 from memory_agent.verbs.params import Params
 from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, NEWEST_VERSION, Request, encode_fields
 from memory_agent.verbs.table import BY_NAME, VERBS, Verb
+from relay import described
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _KEYED = ("event_id", "id")
@@ -96,13 +97,13 @@ def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
     """
     try:
         try:
-            return msgspec.json.decode(body or b"{}", type=wanted)
+            return msgspec.json.decode(body or b"{}", type=described(wanted))
         except msgspec.ValidationError as error:
             field, reason = located(str(error), wanted)
             if "matching regex" in reason:
                 reason = _NAMES  # the only pattern in these bodies
             with suppress(msgspec.ValidationError):
-                return msgspec.convert(_whole(msgspec.json.decode(body or b"{}")), wanted)
+                return msgspec.convert(_whole(msgspec.json.decode(body or b"{}")), described(wanted))
             raise InvalidInputError(field or what, reason) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the {what} is not JSON: {error}") from error

@@ -21,7 +21,7 @@ from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import MemoryAgentError
 from memory_agent.settings import AnyEmbedder, EmbedderSettings, TracingSettings
 from memory_agent.tracing import start_tracing_if_possible, stop_tracing
-from relay import run_program
+from relay import described, run_program
 from relay.log import configure_logging
 
 
@@ -35,8 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda number, _: signals.append(number))
     try:
         given = (options.settings, options.former)
-        settings, former = (msgspec.json.decode(text, type=AnyEmbedder | None) for text in given)
-        start_tracing_if_possible(msgspec.json.decode(options.tracing, type=TracingSettings))
+        settings, former = (msgspec.json.decode(text, type=described(AnyEmbedder | None)) for text in given)
+        start_tracing_if_possible(msgspec.json.decode(options.tracing, type=described(TracingSettings)))
         server = open_server(
             options.endpoint, settings or EmbedderSettings(), options.cache, options.package, former=former
         )

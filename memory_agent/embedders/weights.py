@@ -21,6 +21,7 @@ import platformdirs
 from memory_agent.embedders.checksums import VerifiedFiles, verify_file
 from memory_agent.errors import ModelError, ModelMissingError, SettingsError
 from memory_agent.settings import EmbedderSettings, RemoteEmbedder
+from relay import described
 
 Origin = Literal["folder", "cache", "package", "index", "hub"]
 T = TypeVar("T")
@@ -227,6 +228,6 @@ def _read_pooling(folder: Path) -> str:
 
 def _decode(path: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(path.read_bytes(), type=described(kind))
     except (OSError, msgspec.MsgspecError) as error:
         raise ModelError(f"{path}: {error}") from error

@@ -20,6 +20,7 @@ from memory_agent.embedders.protocol import EmbedderInfo
 from memory_agent.errors import ERRORS, MemoryAgentError, ModelError, ProtocolError
 from memory_agent.records.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery, word_bytes
 from memory_agent.records.memories import ApiCounts
+from relay import described
 
 Frames = list[bytes]
 
@@ -71,8 +72,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
-_answers = msgspec.msgpack.Decoder(Answer)
+_questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(described(Question))
+_answers = msgspec.msgpack.Decoder(described(Answer))
 
 
 def encode_question(question: Question, texts: Sequence[str] = ()) -> Frames:

@@ -14,7 +14,7 @@ import msgspec
 
 from memory_agent.erasure.hook_events import left_hook_events
 from memory_agent.erasure.request import ErasureReceipt
-from relay import SHARED_USER
+from relay import SHARED_USER, described
 
 COPIES_FILE = "copies.jsonl"
 _MOST_NAMED = 20
@@ -73,7 +73,7 @@ def _read(file: Path) -> list[Copy]:
         return []
     for line in lines:
         try:
-            found.append(msgspec.json.decode(line, type=Copy))
+            found.append(msgspec.json.decode(line, type=described(Copy)))
         except (msgspec.DecodeError, ValueError):
             continue
     return found

@@ -21,6 +21,7 @@ from memory_agent.erasure.request import Intent
 from memory_agent.errors import EncryptionKeyMissingError, StoreError
 from memory_agent.storage.environment import UserKey
 from memory_agent.storage.folders import data_dir_of
+from relay import described
 from relay.disk import add_checksum, flush, verify_checksum, write_private
 from relay.errors import UndecipherableError
 
@@ -58,7 +59,7 @@ def read_intent(folder: Path, key: UserKey | None = None) -> Intent | None:
         data = verify_checksum((folder / INTENT_FILE).read_bytes())
         if key is not None:
             data = key.cipher(_PURPOSE).open(data, _ABOUT)
-        return msgspec.json.decode(data, type=Intent)
+        return msgspec.json.decode(data, type=described(Intent))
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, ValueError, RecursionError, UndecipherableError) as error:
@@ -240,7 +241,7 @@ def _decode(line: bytes) -> HistoryEntry:
     content, _, checksum = line.rpartition(b" ")
     if checksum != _checksum(content):
         raise ValueError("the line does not match its checksum")
-    return msgspec.json.decode(content, type=HistoryEntry)
+    return msgspec.json.decode(content, type=described(HistoryEntry))
 
 
 def _checksum(content: bytes) -> bytes:

@@ -23,7 +23,7 @@ from memory_agent.settings import RetentionRule, RetentionSettings
 from memory_agent.signals import SignalTable
 from memory_agent.storage.environment import has_records, last_epoch
 from memory_agent.storage.store import Store
-from relay import matches_any
+from relay import described, matches_any
 from relay.disk import add_checksum, verify_checksum
 
 RETENTION_FILE = "retention.json"
@@ -187,7 +187,7 @@ def is_due_while_closed(folder: Path, rules: RetentionRules, interval_s: float, 
 
 def _read_note(folder: Path) -> ExpiryNote | None:
     try:
-        return msgspec.json.decode(verify_checksum((folder / RETENTION_FILE).read_bytes()), type=ExpiryNote)
+        return msgspec.json.decode(verify_checksum((folder / RETENTION_FILE).read_bytes()), type=described(ExpiryNote))
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):  # a cache
         return None
 

@@ -30,6 +30,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role, read_file
+from relay import described
 
 _QUESTIONS = Path("probing_questions") / "probing_questions.json"
 _CHATS = ("chat_trunecated.json", "chat.json")
@@ -86,7 +87,9 @@ def source_ids(value: object) -> set[int]:
 def _read(chat: Path, user: str) -> History:
     chat_file, question_file = _files(chat)
     batches = _decoded(chat_file, lambda content: list(_batches(msgspec.json.decode(content))))
-    probes = _decoded(question_file, lambda content: msgspec.json.decode(content, type=dict[str, list[_Question]]))
+    probes = _decoded(
+        question_file, lambda content: msgspec.json.decode(content, type=described(dict[str, list[_Question]]))
+    )
     items, of_messages = _items(batches)
     asked_at = next((item.timestamp for item in reversed(items) if item.timestamp), None)
     cited = [(type_, place, probe) for type_, of_type in probes.items() for place, probe in enumerate(of_type)]
@@ -164,7 +167,7 @@ def _messages(node: Any) -> Iterator[_Message]:
         for part in node:
             yield from _messages(part)
     else:
-        yield msgspec.convert(node, _Message)
+        yield msgspec.convert(node, described(_Message))
 
 
 def _files(chat: Path) -> tuple[Path, Path]:

@@ -16,6 +16,7 @@ import msgspec
 
 from memory_agent.errors import UnavailableError
 from memory_agent.settings import ENVIRONMENT_PREFIX, Settings
+from relay import described
 
 _STOP_TIMEOUT_S = 60
 _LOG_LINES = 5
@@ -119,4 +120,4 @@ def publish_events(events: Iterable[dict[str, Any]], file: Path, data_dir: Path,
     done = subprocess.run(command, stdout=subprocess.PIPE, env=child_environment(), check=False)
     if done.returncode != 0:
         raise UnavailableError(f"the publisher exited with code {done.returncode}")
-    return msgspec.json.decode(done.stdout, type=PublishSummary)
+    return msgspec.json.decode(done.stdout, type=described(PublishSummary))

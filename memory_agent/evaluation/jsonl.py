@@ -23,7 +23,7 @@ import msgspec
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role, read_file
 from memory_agent.records.memories import Kind
-from relay import validate_id, validate_timestamp, validate_user_id
+from relay import described, validate_id, validate_timestamp, validate_user_id
 from relay.errors import MalformedEventError
 
 _USER = "default"
@@ -63,7 +63,7 @@ class _Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 _Line = _Record | _Query
 _Numbered = tuple[int, Any]  # a line number, from 1, and the line
 
-_decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
+_decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(described(_Line))
 
 
 def read_jsonl(file: Path) -> Dataset:

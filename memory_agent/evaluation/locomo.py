@@ -18,6 +18,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question, read_file
+from relay import described
 
 MAIN_CATEGORIES = ("1", "2", "3", "4")  # category 5 repeats questions with a false premise
 
@@ -48,7 +49,7 @@ def read_locomo(file: Path) -> Dataset:
     """Read the conversations in a file. Raises `InvalidInputError`."""
     content = read_file(file)
     try:
-        entries = msgspec.json.decode(content, type=list[_Entry])
+        entries = msgspec.json.decode(content, type=described(list[_Entry]))
         histories = tuple(_read(str(number), entry) for number, entry in enumerate(entries))
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidInputError(str(file), f"is not a LoCoMo file: {error}") from error
@@ -99,7 +100,7 @@ def _sessions(conversation: dict[str, Any]) -> list[str]:
 
 def _read_session(conversation: dict[str, Any], name: str) -> list[Item]:
     timestamp = datetime.strptime(conversation.get(f"{name}_date_time", ""), _DATE).replace(tzinfo=UTC)
-    turns = msgspec.convert(conversation[name], list[_Turn])
+    turns = msgspec.convert(conversation[name], described(list[_Turn]))
     return [Item(id=_known_id(turn), text=_text(turn), session=name, timestamp=timestamp) for turn in turns]
 
 

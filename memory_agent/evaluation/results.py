@@ -17,6 +17,7 @@ from memory_agent.evaluation.trial import Ranked, Run
 from memory_agent.records.memories import Mode
 from memory_agent.settings import Settings, rename_settings
 from memory_agent.version import VERSION
+from relay import described
 
 _Part = TypeVar("_Part")
 
@@ -151,7 +152,7 @@ def _lines(run: Run) -> Iterator[Line]:
 
 def _decoded(file: Path, number: int, line: bytes, type_: type[_Part]) -> _Part:
     try:
-        return msgspec.json.decode(line, type=type_)
+        return msgspec.json.decode(line, type=described(type_))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(
             f"{file}:{number}", f"is not a line of a results file (written by --results): {error}"

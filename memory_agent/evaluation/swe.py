@@ -33,6 +33,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role, read_file
+from relay import described
 
 _USER = "runs"
 _BEGIN = datetime(2025, 6, 1, tzinfo=UTC)
@@ -66,7 +67,7 @@ class _Step(msgspec.Struct, frozen=True):
         """The command. It may be JSON, `{"command": "ls"}`, that was truncated."""
         text = self.command or ""
         try:
-            return msgspec.json.decode(text, type=_Command).command
+            return msgspec.json.decode(text, type=described(_Command)).command
         except msgspec.DecodeError:
             return text.removeprefix('{"command": "')
 
@@ -100,7 +101,7 @@ class SweRun(msgspec.Struct, frozen=True):
 def decode_runs(file: Path, content: bytes) -> list[SweRun]:
     """Return the runs in a file's content. Raises `InvalidInputError`."""
     try:
-        return msgspec.json.decode(content, type=list[SweRun])
+        return msgspec.json.decode(content, type=described(list[SweRun]))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(str(file), f"is not a file of runs: {error}") from error
 

@@ -35,6 +35,7 @@ from memory_agent.indexes.contract import (
     check_width,
 )
 from memory_agent.records.embedded import Embedding
+from relay import described
 from relay.disk import write_private
 from relay.locks import WAIT_FOR_EVER, holding
 
@@ -54,7 +55,7 @@ class _Stored(msgspec.Struct, frozen=True):
     position: Position
 
 
-_stored = msgspec.msgpack.Decoder(_Stored)
+_stored = msgspec.msgpack.Decoder(described(_Stored))
 
 
 class LanceIndex:

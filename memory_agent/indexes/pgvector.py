@@ -43,6 +43,7 @@ from memory_agent.indexes.contract import (
 )
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import IndexSettings, with_variables
+from relay import described
 from relay.locks import WAIT_FOR_EVER, holding
 
 _NAME = "pgvector"
@@ -64,7 +65,7 @@ _USERS = (
 )
 _WITHOUT_GRAPH = "SET LOCAL enable_indexscan = off"  # other indexes are still used, by bitmap scans
 
-_positions = msgspec.msgpack.Decoder(Position)
+_positions = msgspec.msgpack.Decoder(described(Position))
 
 
 class PgvectorIndex:

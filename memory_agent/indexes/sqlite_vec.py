@@ -35,6 +35,7 @@ from memory_agent.indexes.contract import (
     check_width,
 )
 from memory_agent.records.embedded import Embedding
+from relay import described
 from relay.locks import WAIT_FOR_EVER, holding
 
 FILE = "index.sqlite"
@@ -56,7 +57,7 @@ _INSERT = f"INSERT INTO vectors VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
 _AWAY = (sqlite.SQLITE_BUSY, sqlite.SQLITE_LOCKED, sqlite.SQLITE_NOMEM, sqlite.SQLITE_FULL, sqlite.SQLITE_CANTOPEN)
 """Errors that pass: the file is not damaged."""
 
-_positions = msgspec.msgpack.Decoder(Position)
+_positions = msgspec.msgpack.Decoder(described(Position))
 
 
 class SqliteVecIndex:

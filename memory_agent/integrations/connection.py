@@ -22,6 +22,7 @@ from memory_agent.errors import ClientSettingsError
 from memory_agent.integrations.clients import Command, File, Found, Scope, Text
 from memory_agent.integrations.json_text import JsonText, KeyPath, UneditableError
 from memory_agent.integrations.toml_text import TomlText
+from relay import described
 from relay.disk import flush, write_private
 
 _BOM = "\ufeff"
@@ -93,7 +94,7 @@ class Connection:
 
     def _record(self, path: Path) -> Record | None:
         try:
-            return msgspec.json.decode(self._kept(path, "record").read_bytes(), type=Record)
+            return msgspec.json.decode(self._kept(path, "record").read_bytes(), type=described(Record))
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 

@@ -38,6 +38,7 @@ from memory_agent.records.shared_content import (
 )
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
+from relay import described
 
 ABOUT = "shared"  # the metadata key of an item's description
 _USERS_STEP = 5  # the number shown is rounded, to hide single users
@@ -73,8 +74,9 @@ class Offerers(msgspec.Struct, frozen=True, kw_only=True):
     offers: dict[str, str]
 
 
-_used = msgspec.msgpack.Decoder(Usage)
-_offerers = msgspec.msgpack.Decoder(Offerers)
+_about = described(About)  # once, because each item of an answer is converted
+_used = msgspec.msgpack.Decoder(described(Usage))
+_offerers = msgspec.msgpack.Decoder(described(Offerers))
 
 
 def usage_of(snapshot: Snapshot, author: str) -> Usage:
@@ -121,7 +123,7 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | No
 
 
 def about_of(record: MemoryRecord) -> About:
-    return msgspec.convert(record.metadata[ABOUT], About)
+    return msgspec.convert(record.metadata[ABOUT], _about)
 
 
 def place_in(snapshot: Snapshot, item_id: str) -> str:

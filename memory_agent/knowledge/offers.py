@@ -40,6 +40,7 @@ from memory_agent.records.shared import OfferedPattern, SharedContent
 from memory_agent.records.shared_content import PSEUDONYM_BYTES, parts_of_text, pseudonym
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
+from relay import described
 
 CHANGED = "shared:offers-changed"
 MOST_OFFERS = 100
@@ -70,7 +71,7 @@ class Proposal(NamedTuple):
     offerers: dict[str, str]
 
 
-_decoder = msgspec.msgpack.Decoder(_Offers)
+_decoder = msgspec.msgpack.Decoder(described(_Offers))
 
 
 def write_offer(batch: Batch, author: str, content: SharedContent, now: datetime) -> OfferedPattern:

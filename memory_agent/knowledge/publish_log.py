@@ -22,7 +22,7 @@ from memory_agent.records.shared import SharedChange
 from memory_agent.records.shared_requests import PendingChanges
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from relay import SHARED_USER
+from relay import SHARED_USER, described
 from relay.log import log
 
 _LAST = "shared:log"
@@ -49,7 +49,7 @@ class _Removed(msgspec.Struct, frozen=True, array_like=True, tag="went"):
     at: datetime
 
 
-_entries = msgspec.msgpack.Decoder(_Added | _Removed)
+_entries = msgspec.msgpack.Decoder(described(_Added | _Removed))
 
 
 def add_published(

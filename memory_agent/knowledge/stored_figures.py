@@ -39,6 +39,7 @@ from memory_agent.knowledge.pseudonyms import (
 from memory_agent.records.shared_requests import ReportedItem
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
+from relay import described
 
 FORMER = "shared:figures:"
 VOTER = b"voter-"
@@ -48,9 +49,9 @@ _MANY = 50
 Standings = dict[str, Standing]
 """The standing of each version, by version name."""
 
-_standings = msgspec.msgpack.Decoder(Standings)
+_standings = msgspec.msgpack.Decoder(described(Standings))
 _ids = msgspec.msgpack.Decoder(list[str])
-_user_parts = msgspec.msgpack.Decoder(tuple[bytes, dict[str, Part]])
+_user_parts = msgspec.msgpack.Decoder(described(tuple[bytes, dict[str, Part]]))
 
 
 class Voter(NamedTuple):
@@ -71,7 +72,7 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
     versions: dict[str, Contribution]
 
 
-_recorded = msgspec.msgpack.Decoder(Recorded)
+_recorded = msgspec.msgpack.Decoder(described(Recorded))
 
 
 class _FormerSeries(msgspec.Struct, array_like=True):
@@ -92,7 +93,7 @@ class _FormerFigures(msgspec.Struct, array_like=True):
     rating: _FormerSeries
 
 
-_former = msgspec.msgpack.Decoder(dict[str, _FormerFigures])
+_former = msgspec.msgpack.Decoder(described(dict[str, _FormerFigures]))
 
 
 class StoredParts:

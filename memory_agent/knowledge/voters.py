@@ -20,13 +20,13 @@ from memory_agent.knowledge.stored_figures import VOTER, Voter
 from memory_agent.settings import SharedSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import data_dir_of
-from relay import KeyFileError, StoredKey, keys_version, read_keys
+from relay import KeyFileError, StoredKey, described, keys_version, read_keys
 from relay.log import log
 
 ANYBODY = b""
 """The user whose voter all users have who are not listed."""
 _NAME_BYTES = 16
-_voters = msgspec.msgpack.Decoder(dict[bytes, Voter])
+_voters = msgspec.msgpack.Decoder(described(dict[bytes, Voter]))
 
 
 class Group(NamedTuple):

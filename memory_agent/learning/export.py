@@ -15,6 +15,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
+from relay import described
 from sona import MOST_BOOST
 
 _MAGIC = b"memory-agent runs 1\n"
@@ -51,7 +52,7 @@ def read_export(data: bytes) -> RunsExport:
     if _digest(body) != data[len(_MAGIC) : start]:
         raise InvalidInputError("data", "does not match its checksum: it is damaged or truncated")
     try:
-        export = msgspec.msgpack.decode(body, type=RunsExport)
+        export = msgspec.msgpack.decode(body, type=described(RunsExport))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidInputError("data", f"is not a learner export: {error}") from error
     if not all(map(_is_sound_run, export.runs)) or not all(map(_is_sound_note, export.notes)):

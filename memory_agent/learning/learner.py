@@ -28,7 +28,7 @@ from memory_agent.storage.codec import StoreState
 from memory_agent.storage.environment import UserKey
 from memory_agent.storage.store import Store
 from memory_agent.storage.stored_runs import StoredTrajectory
-from relay import UndecipherableError
+from relay import UndecipherableError, described
 from relay.disk import write_private
 from sona import Adaptation, DamagedStateError, Evidence, Fact, Gain, Learner, Lesson, Route, checkpoint
 
@@ -296,7 +296,7 @@ def _read(path: Path, key: UserKey | None) -> _Kept:
     data = path.read_bytes()
     if key is not None:
         data = key.cipher(_PURPOSE).open(data, _ABOUT)
-    return msgspec.msgpack.decode(data, type=_Kept)
+    return msgspec.msgpack.decode(data, type=described(_Kept))
 
 
 def discard_learner(folder: Path) -> None:

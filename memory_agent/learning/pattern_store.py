@@ -26,6 +26,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import ENDED, StoredTrajectory
 from memory_agent.storage.view import View
+from relay import described
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,4 +325,4 @@ def _save(batch: Batch, stored_patterns: _StoredPatterns) -> None:
     batch.set_blob(_BLOB, msgspec.msgpack.encode(stored_patterns))
 
 
-_decoder = msgspec.msgpack.Decoder(_StoredPatterns)
+_decoder = msgspec.msgpack.Decoder(described(_StoredPatterns))

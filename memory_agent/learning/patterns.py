@@ -25,6 +25,7 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.trajectories import Outcome
 from memory_agent.storage.terms import fingerprint, query_words, stems
+from relay import described
 from sona import WARM_UP, QueryCentering, average_linkage
 
 THRESHOLD = 0.45  # the least mean cosine of centred requests (decision 0019)
@@ -211,7 +212,7 @@ class _Learned(msgspec.Struct):
 def words_without_figures(record: MemoryRecord) -> str:
     """Return the text of a pattern of runs without counts, times and qualities, or another memory's text."""
     try:
-        learned = msgspec.convert(record.metadata, _Learned)
+        learned = msgspec.convert(record.metadata, described(_Learned))
     except msgspec.ValidationError:
         return record.text
     told = {_WORKED: learned.steps[:_MOST_STEPS], _FAILED: learned.failed_steps}

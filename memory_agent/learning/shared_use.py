@@ -15,6 +15,7 @@ import msgspec
 from memory_agent.records.shared_requests import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import ENDED, SHOWED_ITEMS, StoredTrajectory
+from relay import described
 
 Version = tuple[str, str]  # the id of an item, and the name of a version
 
@@ -30,7 +31,7 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 MOST_AHEAD_US = 3_600_000_000
 """The most by which the period covered may be ahead of the clock, and the most history that upkeep rereads."""
 _BLOB = "shared:outbox"
-_decoder = msgspec.msgpack.Decoder(Outbox)
+_decoder = msgspec.msgpack.Decoder(described(Outbox))
 
 
 def outbox_in(snapshot: Snapshot) -> Outbox:

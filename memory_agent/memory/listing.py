@@ -33,6 +33,7 @@ from memory_agent.records.memories import (
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.column import Slots, are_any
 from memory_agent.storage.view import NO_NAME, View
+from relay import described
 
 _MOST_TITLE_CHARS = 200
 _REQUEST = SOURCES.index("user_input")
@@ -47,7 +48,7 @@ class _Place(NamedTuple):
     row: int
 
 
-_places = msgspec.msgpack.Decoder(_Place)
+_places = msgspec.msgpack.Decoder(described(_Place))
 
 
 def list_page(

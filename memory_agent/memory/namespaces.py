@@ -14,6 +14,7 @@ from memory_agent.records.arguments import check_flag
 from memory_agent.records.memories import Compacted
 from memory_agent.records.trajectories import GateEvidence, GateState, SonaStatus
 from memory_agent.storage.archive import Archive, InUse
+from relay import described
 
 
 class Sona:
@@ -54,7 +55,7 @@ class Sona:
             return SonaStatus(
                 user_id=self._user_id,
                 mode=self._learner.settings.mode,
-                gate=msgspec.convert(found.evidence, GateEvidence, from_attributes=True),
+                gate=msgspec.convert(found.evidence, described(GateEvidence), from_attributes=True),
                 trajectories=runs,
                 credited=found.credited,
                 exemplars=found.exemplars,

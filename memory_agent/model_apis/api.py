@@ -34,6 +34,7 @@ from memory_agent.errors import (
 )
 from memory_agent.model_apis.endpoint import ModelEndpoint, is_loopback
 from memory_agent.records.memories import ApiCounts
+from relay import described
 from relay.future import Future
 
 _ATTEMPTS, _ATTEMPTS_AT_500 = 4, 2
@@ -258,7 +259,7 @@ class ModelApi:
 
     def _decoded(self, answer: bytes, headers: httpx2.Headers, kind: type[Answer]) -> Answer:
         try:
-            return msgspec.json.decode(answer, type=kind)
+            return msgspec.json.decode(answer, type=described(kind))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._circuit.failed()
             what = headers.get("content-type", "").partition(";")[0][:40] or "no content type"
@@ -272,7 +273,7 @@ class ModelApi:
         text = advice.format(key=self.endpoint.key or "the settings", setting=self.endpoint.setting)
         names: list[str] = []
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            failure = msgspec.json.decode(answer, type=_Failure).error
+            failure = msgspec.json.decode(answer, type=described(_Failure)).error
             given = [failure.get(field) for field in _NAMES] if isinstance(failure, dict) else []
             names = [name for name in given if isinstance(name, str) and _NAME.fullmatch(name)]
         return f"HTTP {status}" + f" {'/'.join(sorted(set(names)))}" * bool(names) + f": {text}" * bool(text)

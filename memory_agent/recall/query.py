@@ -24,6 +24,7 @@ from memory_agent.records.arguments import (
 from memory_agent.records.memories import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, Tier, microseconds
 from memory_agent.records.metadata import check_conditions
 from memory_agent.settings import RecallSettings
+from relay import described
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000  # of one filter field; a longer list is a mistake
@@ -212,7 +213,7 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None, *, is_query: b
     if not isinstance(fields, Mapping):
         raise InvalidInputError("filter", f"must be a MemoryFilter or a mapping, not {type(filter).__name__}")
     try:
-        chosen = msgspec.convert(dict(fields), MemoryFilter)
+        chosen = msgspec.convert(dict(fields), described(MemoryFilter))
     except msgspec.ValidationError as error:
         field, reason = located(str(error), MemoryFilter)
         raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error

@@ -18,7 +18,7 @@ from msgspec.inspect import DictType, ListType, LiteralType, Metadata, StructTyp
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import DATES, MODES, PROFILES, TIERS, Dates, MemoryFilter, Mode, Profile, Tier
-from relay import validate_object
+from relay import described, validate_object
 from relay.errors import MalformedEventError
 
 MOST_CONTEXT_TOKENS = 100_000
@@ -181,7 +181,7 @@ def check_time(field: str, value: object) -> datetime:
 def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Struct:
     """Convert a mapping to a struct. The error has the path below `field`."""
     try:
-        return msgspec.convert(value, wanted)
+        return msgspec.convert(value, described(wanted))
     except msgspec.ValidationError as error:
         inner, reason = located(str(error), wanted)
         raise InvalidInputError(f"{field}.{inner}".rstrip("."), reason) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from relay import SHARED_USER
+from relay import SHARED_USER, described
 
 if TYPE_CHECKING:
     from relay import JournalEntry
@@ -236,4 +236,4 @@ class _Event(msgspec.Struct):
     payload: SharedChange
 
 
-_decoder = msgspec.msgpack.Decoder(_Event)
+_decoder = msgspec.msgpack.Decoder(described(_Event))

@@ -27,6 +27,7 @@ from memory_agent.errors import (
 from memory_agent.rerankers.chat_model import SERVERS, ChatModel, endpoint_of
 from memory_agent.rerankers.protocol import Reranker, Selection, Snippet
 from memory_agent.settings import JudgeSettings, import_named
+from relay import described
 from relay.log import log
 
 Fault = Literal["judge_unavailable", "judge_timeout", "judge_invalid"]  # an error, a timeout, or an invalid reply
@@ -211,7 +212,7 @@ def _check_server(settings: JudgeSettings) -> None:
 def _checked(found: Selection, candidates: Sequence[Snippet], most: int) -> Selection:
     """Return the selection. Raises `InvalidSelectionError` for anything but at most `most` different candidates."""
     try:
-        selection = msgspec.convert(msgspec.structs.asdict(found), Selection)
+        selection = msgspec.convert(msgspec.structs.asdict(found), described(Selection))
     except msgspec.ValidationError as error:
         raise InvalidSelectionError("is not a Selection") from error
     selected = set(selection.selected)

@@ -15,6 +15,7 @@ import msgspec
 
 from memory_agent.errors import InvalidSelectionError
 from memory_agent.rerankers.protocol import Snippet
+from relay import described
 
 _QUERY_CHARS = 4_000
 _NOTES_CHARS = 500
@@ -38,7 +39,7 @@ class _Reply(msgspec.Struct, forbid_unknown_fields=True):
     notes: str = ""
 
 
-_decoder = msgspec.json.Decoder(_Reply)
+_decoder = msgspec.json.Decoder(described(_Reply))
 
 
 def prompt_of(query: str, candidates: Sequence[Snippet], most: int) -> Prompt:

@@ -15,6 +15,7 @@ import msgspec
 from memory_agent.sessions.entries import Bad, Entry, Found, Left, Session, What, request, text_of, time_of
 from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, entry_of
+from relay import described
 
 NAME = "atif"
 _VERSION = re.compile(r"ATIF-v1\.\d+")
@@ -51,8 +52,8 @@ class _Trajectory(msgspec.Struct, frozen=True):
     trajectory_id: str | None = None
 
 
-_steps = msgspec.json.Decoder(_Step)
-_trajectories = msgspec.json.Decoder(_Trajectory)
+_steps = msgspec.json.Decoder(described(_Step))
+_trajectories = msgspec.json.Decoder(described(_Trajectory))
 _texts = msgspec.json.Decoder(str | None)
 _objects = msgspec.json.Decoder(dict[str, Any] | None)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from memory_agent.sessions.entries import Entry, Found, Left, Session, text_of, time_of
 from memory_agent.sessions.readers import Reader
+from relay import described
 
 NAME = "chatgpt"
 _TEXTS = ("text", "multimodal_text")
@@ -49,7 +50,7 @@ class _Conversation(msgspec.Struct, frozen=True):
     create_time: float | None = None
 
 
-_conversations = msgspec.json.Decoder(_Conversation)
+_conversations = msgspec.json.Decoder(described(_Conversation))
 
 
 class ChatGptReader(Reader):

@@ -9,6 +9,7 @@ import msgspec
 
 from memory_agent.sessions.entries import Entry, Found, Left, Session, text_of, time_of
 from memory_agent.sessions.readers import Reader
+from relay import described
 
 NAME = "claude-ai"
 _PARTS = {"tool_use": Left.OTHER_TOOL, "tool_result": Left.OTHER_TOOL, "thinking": Left.REASONING}
@@ -29,7 +30,7 @@ class _Conversation(msgspec.Struct, frozen=True):
     created_at: Any = None
 
 
-_conversations = msgspec.json.Decoder(_Conversation)
+_conversations = msgspec.json.Decoder(described(_Conversation))
 
 
 class ClaudeAiReader(Reader):

@@ -28,6 +28,7 @@ from memory_agent.sessions.entries import (
 )
 from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
+from relay import described
 
 NAME = CLAUDE_CODE
 _BOOKKEEPING = frozenset(
@@ -60,7 +61,7 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
     agent_id: str | None = None
 
 
-_lines = msgspec.json.Decoder(_Line)
+_lines = msgspec.json.Decoder(described(_Line))
 
 
 class ClaudeCodeReader(Reader):

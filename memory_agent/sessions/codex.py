@@ -25,6 +25,7 @@ from memory_agent.sessions.entries import (
 )
 from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, arguments_of, entry_of, result_of
+from relay import described
 
 NAME = CODEX
 _BOOKKEEPING = frozenset(
@@ -60,7 +61,7 @@ class _Line(msgspec.Struct, frozen=True):
     payload: _Payload
 
 
-_lines = msgspec.json.Decoder(_Line)
+_lines = msgspec.json.Decoder(described(_Line))
 
 
 class CodexReader(Reader):

@@ -21,6 +21,7 @@ from memory_agent.sessions.transcript import (
     Transcript,
     open_document,
 )
+from relay import described
 
 NAMES = (
     *(claude_code.NAME, codex.NAME, gemini.NAME, openhands.NAME, swe_agent.NAME, swe_agent.MINI),
@@ -129,7 +130,7 @@ class _Sniffed(msgspec.Struct, frozen=True, rename="camel"):
     payload: Any = None
 
 
-_sniffed = msgspec.json.Decoder(_Sniffed)
+_sniffed = msgspec.json.Decoder(described(_Sniffed))
 
 
 def _of_lines(path: Path) -> Transcript | Unread:
@@ -174,7 +175,7 @@ def _of_document(path: Path) -> Transcript | Unread:
 
 def _of_list(path: Path, first: bytes) -> Transcript | Unread:
     try:
-        fields = msgspec.json.decode(mended(first), type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(mended(first), type=described(dict[str, msgspec.Raw]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Unread(path, "unknown format")
     if "mapping" in fields:

@@ -27,6 +27,7 @@ from memory_agent.sessions.entries import (
 )
 from memory_agent.sessions.readers import Pending, Reader
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of, exit_code_in
+from relay import described
 
 NAME = GEMINI
 _FOLDER = re.compile(r"Workspace Directories:\*\*\n\s*- ([^\n]+)")
@@ -67,8 +68,8 @@ class _Line(msgspec.Struct, frozen=True, rename={"patch": "$set", "rewind": "$re
     rewind: Any = None
 
 
-_lines = msgspec.json.Decoder(_Line)
-_messages = msgspec.json.Decoder(_Message)
+_lines = msgspec.json.Decoder(described(_Line))
+_messages = msgspec.json.Decoder(described(_Message))
 
 
 class GeminiReader(Reader):

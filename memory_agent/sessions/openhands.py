@@ -13,6 +13,7 @@ import msgspec
 from memory_agent.sessions.entries import Entry, Found, Left, Session, What, request, text_of, time_of
 from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, entry_of
+from relay import described
 
 NAME = "openhands"
 _BOOKKEEPING = frozenset(
@@ -41,7 +42,7 @@ class _Event(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-_events = msgspec.json.Decoder(_Event)
+_events = msgspec.json.Decoder(described(_Event))
 
 
 class OpenHandsReader(Reader):

@@ -16,6 +16,7 @@ import msgspec
 from memory_agent.sessions.entries import Entry, Found, Left, Session, What, request, text_of, time_of
 from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
+from relay import described
 
 NAME = "swe-agent"
 MINI = "mini-swe-agent"
@@ -54,9 +55,9 @@ class _Message(msgspec.Struct, frozen=True):
     is_demo: bool = False
 
 
-_infos = msgspec.json.Decoder(_Info)
-_steps = msgspec.json.Decoder(_Step)
-_messages = msgspec.json.Decoder(_Message)
+_infos = msgspec.json.Decoder(described(_Info))
+_steps = msgspec.json.Decoder(described(_Step))
+_messages = msgspec.json.Decoder(described(_Message))
 
 
 class SweAgentReader(Reader):

@@ -17,7 +17,7 @@ import msgspec
 
 from memory_agent.errors import SettingsError
 from memory_agent.settings.tables import AnyEmbedder, Settings
-from relay import read_toml, setting_at_fault
+from relay import described, read_toml, setting_at_fault
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
 RENAMED = {"recall.alpha": "recall.vector_weight", "learning.outcome": "recall.outcome"}
@@ -70,7 +70,7 @@ def load_settings(
     for message in dict.fromkeys(warned):
         (warn or _warn)(message)
     try:
-        return msgspec.convert(tree, Settings, strict=False)
+        return msgspec.convert(tree, described(Settings), strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(*setting_at_fault(error)) from error
 

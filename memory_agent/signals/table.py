@@ -20,6 +20,7 @@ from memory_agent.records.memories import Kind, Provenance, Source
 from memory_agent.records.trajectories import RunRole
 from memory_agent.settings import Fraction
 from memory_agent.signals.payloads import Part, parse_part
+from relay import described
 
 T = TypeVar("T")
 
@@ -191,7 +192,7 @@ class LayeredTable:
         converted = {}
         for name, row in self.merged[self.rows].items():
             try:
-                converted[name] = msgspec.convert(row, row_type)
+                converted[name] = msgspec.convert(row, described(row_type))
             except msgspec.ValidationError as error:
                 reason, _, path = str(error).partition(" - at `")
                 raise self.error(f"{self.rows}.{name}{path.rstrip('`').removeprefix('$')}", reason) from error
@@ -201,7 +202,7 @@ class LayeredTable:
         """Return all tables except the table of rows. Raises `SettingsError`."""
         rest = {name: table for name, table in self.merged.items() if name != self.rows}
         try:
-            return msgspec.convert(rest, table_type)
+            return msgspec.convert(rest, described(table_type))
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at `")
             raise self.error(path.rstrip("`").removeprefix("$."), reason) from error

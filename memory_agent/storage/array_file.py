@@ -22,7 +22,7 @@ import xxhash
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.column import Arrays
-from relay import UndecipherableError
+from relay import UndecipherableError, described
 from relay.crypto import SEAL_BYTES, Cipher
 
 Array = npt.NDArray[Any]
@@ -151,7 +151,7 @@ def _parsed(
     if not head.startswith(_MAGIC + (_NO_KEY if cipher is None else cipher.key_id)):
         raise ValueError("wrong format or encryption key")
     stored = bytes(content[start:end])
-    index = msgspec.msgpack.decode(stored if cipher is None else cipher.open(stored, head), type=_Index)
+    index = msgspec.msgpack.decode(stored if cipher is None else cipher.open(stored, head), type=described(_Index))
     arrays, place = {}, _HEAD_BYTES
     for entry in index.arrays:
         size = _stored_bytes(entry, cipher)
@@ -165,7 +165,7 @@ def _parsed(
         raise ValueError("the file is longer than its arrays")
     del content
     mapped.madvise(mmap.MADV_DONTNEED)  # drop the pages read for the check; pages that are used again become resident
-    return msgspec.msgpack.decode(index.header, type=header), arrays
+    return msgspec.msgpack.decode(index.header, type=described(header)), arrays
 
 
 def _plain(region: memoryview, entry: _Entry) -> Array:

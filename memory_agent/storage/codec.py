@@ -23,6 +23,7 @@ from memory_agent.errors import InvalidInputError, StoreDamagedError
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import Kind, MemoryRecord, Provenance, Source, Utility, microseconds, time_of
 from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
+from relay import described
 from relay.disk import CHECKSUM_BYTES, checksum
 
 FORMAT = 2  # the format of stores with passages or word bits. Older versions would not erase them
@@ -122,7 +123,7 @@ class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     cached_from: _Place | None = None
 
 
-_records = msgspec.msgpack.Decoder(_StoredRecord)
+_records = msgspec.msgpack.Decoder(described(_StoredRecord))
 _encoder = msgspec.msgpack.Encoder()
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from memory_agent.errors import StoreDamagedError
 from memory_agent.storage.folders import STAGE
+from relay import described
 from relay.disk import add_checksum, flush, verify_checksum, write_private
 
 _PLAN = "plan"
@@ -37,7 +38,7 @@ def finish_moves(data_dir: Path) -> bool:
     if not file.exists():
         return False
     try:
-        plan = msgspec.json.decode(verify_checksum(file.read_bytes()), type=list[Move])
+        plan = msgspec.json.decode(verify_checksum(file.read_bytes()), type=described(list[Move]))
     except (ValueError, RecursionError) as error:
         raise StoreDamagedError(f"{file}: the plan of an interrupted restore is damaged: {error}") from error
     if not all(_lies_inside(path) for move in plan for path in (move.source, move.target)):

@@ -25,6 +25,7 @@ from memory_agent.storage.changes import Change, Rows
 from memory_agent.storage.environment import UserKey, open_records
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
+from relay import described
 from relay.log import log
 
 ENGINE_BLOB = "index.engine"  # the blob that names the engine of a user's index, if it is not the built-in one
@@ -65,7 +66,7 @@ class _Openings(msgspec.Struct, frozen=True, array_like=True):
         return _Openings(name, former[-_MOST_OPENINGS:])
 
 
-_openings = msgspec.msgpack.Decoder(_Openings)
+_openings = msgspec.msgpack.Decoder(described(_Openings))
 
 
 class IndexFollower:

@@ -26,6 +26,7 @@ from relay import (
     MalformedEventError,
     QuarantineEntry,
     decode_mapping,
+    described,
     publisher_of,
 )
 from relay.crypto import Encryption, Form, Put, encrypt_in_place
@@ -84,8 +85,8 @@ class _Naming(msgspec.Struct):
     extra: dict[str, Any] = {}
 
 
-_naming_decoder = msgspec.msgpack.Decoder(_Naming)
-_decoder = msgspec.msgpack.Decoder(_Traces)
+_naming_decoder = msgspec.msgpack.Decoder(described(_Naming))
+_decoder = msgspec.msgpack.Decoder(described(_Traces))
 
 
 def ownership_keys(event: bytes) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.storage import codec, stored_runs
 from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, StoredWords, Words, settle
+from relay import described
 from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
 from relay.disk import Transaction
 
@@ -43,8 +44,8 @@ STATE_KEY = b"state"
 BLOB_PREFIX = b"blob:"
 _LONGEST_ROW = 8  # bytes
 
-_states = msgspec.msgpack.Decoder(codec.StoreState)
-_usages = msgspec.msgpack.Decoder(codec.Usage)
+_states = msgspec.msgpack.Decoder(described(codec.StoreState))
+_usages = msgspec.msgpack.Decoder(described(codec.Usage))
 
 
 class Counts(NamedTuple):

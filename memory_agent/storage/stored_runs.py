@@ -21,6 +21,7 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import time_of
 from memory_agent.records.trajectories import Attribution, Reason, RunEnd, RunRole, RunState
 from memory_agent.storage.codec import decode_packed, encode_packed, index_place, indexed_key, name_key, name_number
+from relay import described
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 FORMER_ENTRIES = WATCHED, CITING = b"w", b"c"
@@ -194,7 +195,7 @@ class Use(NamedTuple):
     ended_us: int | None
 
 
-_trajectories = msgspec.msgpack.Decoder(StoredTrajectory)
+_trajectories = msgspec.msgpack.Decoder(described(StoredTrajectory))
 
 
 def trajectory_key(run_id: str) -> bytes:
@@ -323,7 +324,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
         return np.asarray(vector / length, dtype=np.float32) if length > 0 else None
 
 
-_notes = msgspec.msgpack.Decoder(RecallNote)
+_notes = msgspec.msgpack.Decoder(described(RecallNote))
 
 
 def recall_key(recall_id: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from memory_agent.errors import InvalidInputError, ProtocolError
-from relay import LOCAL, SYSTEM_USER, JournalEntry
+from relay import LOCAL, SYSTEM_USER, JournalEntry, described
 
 RECALLED = "memory.recalled"
 
@@ -85,4 +85,4 @@ class _Event(msgspec.Struct):
     payload: Block
 
 
-_decoder = msgspec.msgpack.Decoder(_Event)
+_decoder = msgspec.msgpack.Decoder(described(_Event))

@@ -20,7 +20,7 @@ from memory_agent.records.arguments import located
 from memory_agent.records.memories import ApiCounts
 from memory_agent.records.placement import Placement
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
-from relay import MalformedEventError, QuarantineEntry, read_event
+from relay import MalformedEventError, QuarantineEntry, described, read_event
 
 PROTOCOL_VERSION = 1
 """The version of a request that does not state one."""
@@ -271,9 +271,9 @@ OUTCOME_UNKNOWN = b"\0"
 _FAULT = b"\x81\xa5fault"
 """How each reply with a fault begins: a map of one field."""
 _encoder = msgspec.msgpack.Encoder()
-_request_decoder = msgspec.msgpack.Decoder(Request)
-_host_request_decoder = msgspec.msgpack.Decoder(HostRequest)
-_reply_decoder = msgspec.msgpack.Decoder(Reply)
+_request_decoder = msgspec.msgpack.Decoder(described(Request))
+_host_request_decoder = msgspec.msgpack.Decoder(described(HostRequest))
+_reply_decoder = msgspec.msgpack.Decoder(described(Reply))
 _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -293,7 +293,7 @@ def encode_fields(fields: msgspec.Struct) -> bytes:
 def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
     """Decode `data` as `type_`. Raises `InvalidInputError` with the name of the invalid field."""
     try:
-        return msgspec.msgpack.decode(data, type=type_)
+        return msgspec.msgpack.decode(data, type=described(type_))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         field, reason = located(str(error), type_)
         raise errors.InvalidInputError(field or "params", reason) from error
@@ -354,7 +354,7 @@ def decode_reply(data: bytes, type_: type[T]) -> T:
     if reply.fault is not None:
         raise _raised(reply.fault)
     try:
-        return msgspec.msgpack.decode(reply.result, type=type_)
+        return msgspec.msgpack.decode(reply.result, type=described(type_))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.ProtocolError(f"unexpected result: {error}") from error
 

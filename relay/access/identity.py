@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from relay.decoding import described
 from relay.errors import RelaySettingsError
 
 TOKEN_FILE = "token"
@@ -51,7 +52,7 @@ def identity_of(document: KeyDocument) -> Identity:
 def read_key_file(path: Path) -> KeyDocument:
     """Read a key file written by `keys create`. Raises `RelaySettingsError`."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=KeyDocument)
+        return msgspec.json.decode(path.read_bytes(), type=described(KeyDocument))
     except FileNotFoundError as error:
         raise RelaySettingsError("key_file", f"file not found: {path}") from error
     except OSError as error:

@@ -19,6 +19,7 @@ import msgspec
 
 from relay.access.identity import TOKEN_FILE, CurvePair, KeyDocument
 from relay.access.principal import ALL_SCOPES, Principal, Scope
+from relay.decoding import described
 from relay.disk import add_checksum, verify_checksum, write_private
 from relay.errors import KeyFileError
 from relay.validation import SYSTEM_USER, validate_event_user, validate_group_name
@@ -78,7 +79,7 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
     """Return all keys, including revoked ones; empty before the first start. Raises `KeyFileError`."""
     path = keys_path(data_dir)
     try:
-        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_Document).keys
+        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=described(_Document)).keys
     except FileNotFoundError:
         return ()
     except OSError as error:

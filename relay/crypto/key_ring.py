@@ -23,6 +23,7 @@ import msgspec
 
 from relay.config import EncryptionSettings
 from relay.crypto.cipher import KEY_BYTES, Cipher, key_id
+from relay.decoding import described
 from relay.disk import add_checksum, flush, verify_checksum, write_once
 from relay.errors import EncryptionKeyMissingError, KeyFileError, RelaySettingsError
 from relay.validation import SYSTEM_USER, validate_user_id
@@ -257,7 +258,7 @@ def _file_name(user_id: str) -> str:
 
 def _decode(path: Path) -> _KeyFile:
     try:
-        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_KeyFile)
+        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=described(_KeyFile))
     except OSError as error:
         raise KeyFileError(str(path), str(error.strerror)) from error
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -317,7 +318,9 @@ def read_ring(data_dir: Path) -> bytes | None:
     """Return the id of the system key in a data folder's ring, or None. Raises `KeyFileError`."""
     path = ring_file(data_dir)
     try:
-        return bytes.fromhex(msgspec.json.decode(verify_checksum(path.read_bytes()), type=_RingMark).system_key_id)
+        return bytes.fromhex(
+            msgspec.json.decode(verify_checksum(path.read_bytes()), type=described(_RingMark)).system_key_id
+        )
     except FileNotFoundError:
         return None
     except OSError as error:

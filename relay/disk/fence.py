@@ -17,6 +17,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from relay.decoding import described
 from relay.disk.transaction import ErrorFamily, Transaction
 
 Role = Literal["library", "host"]
@@ -254,7 +255,7 @@ def _read_owner(path: Path) -> Owner | None:
 
 def _decode_owner(content: bytes) -> Owner | None:
     try:
-        return msgspec.json.decode(content, type=Owner)
+        return msgspec.json.decode(content, type=described(Owner))
     except (msgspec.DecodeError, UnicodeDecodeError):  # empty, being written, or damaged
         return None
 

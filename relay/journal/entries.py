@@ -14,6 +14,7 @@ import msgspec
 import xxhash
 
 from relay.access import Origin
+from relay.decoding import described
 from relay.disk import Transaction
 
 T = TypeVar("T")
@@ -94,10 +95,10 @@ AnyQuarantine = StoredQuarantine | SealedQuarantine
 
 _SEALED = b"\xc1"  # the first byte of encrypted content. No MessagePack content starts with it
 _encoder = msgspec.msgpack.Encoder()
-_event_decoder = msgspec.msgpack.Decoder(StoredEvent)
-_sealed_event_decoder = msgspec.msgpack.Decoder(SealedEvent)
-_quarantine_decoder = msgspec.msgpack.Decoder(StoredQuarantine)
-_sealed_quarantine_decoder = msgspec.msgpack.Decoder(SealedQuarantine)
+_event_decoder = msgspec.msgpack.Decoder(described(StoredEvent))
+_sealed_event_decoder = msgspec.msgpack.Decoder(described(SealedEvent))
+_quarantine_decoder = msgspec.msgpack.Decoder(described(StoredQuarantine))
+_sealed_quarantine_decoder = msgspec.msgpack.Decoder(described(SealedQuarantine))
 
 
 def id_key(user_id: str, event_id: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from relay.config import EventLimits
+from relay.decoding import described
 from relay.disk import Environment, Transaction
 from relay.errors import EncryptionKeyMissingError, MalformedEventError
 from relay.event import decode_mapping
@@ -32,7 +33,7 @@ class _NamedIds(msgspec.Struct):
     payload: dict[str, Any] = {}
 
 
-_decoder = msgspec.msgpack.Decoder(_NamedIds)
+_decoder = msgspec.msgpack.Decoder(described(_NamedIds))
 
 
 @dataclass(frozen=True)

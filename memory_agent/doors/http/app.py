@@ -61,7 +61,7 @@ from memory_agent.verbs import protocol
 from memory_agent.verbs.params import OwnerParams, RebuildParams
 from memory_agent.verbs.table import BY_NAME, Verb
 from memory_agent.version import VERSION
-from relay import SYSTEM_USER, Endpoints, MalformedEventError, Principal, RelayError, validate_user_id
+from relay import SYSTEM_USER, Endpoints, MalformedEventError, Principal, RelayError, described, validate_user_id
 from relay.log import log
 
 PAGES = {
@@ -490,7 +490,7 @@ def _context(request: Request) -> Context:
     named = _query(request, set(Context.__struct_fields__))
     if named.get("tools", "standard") not in TOOL_SETS:
         raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")
-    return msgspec.convert(named, Context)
+    return msgspec.convert(named, described(Context))
 
 
 def _user_id(named: str | None, principal: Principal) -> str:

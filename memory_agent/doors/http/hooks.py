@@ -23,7 +23,7 @@ from memory_agent.hooks.waiting import Batch, Waiting
 from memory_agent.records.memories import RecallResult
 from memory_agent.verbs import protocol
 from memory_agent.verbs.table import BY_NAME
-from relay import Principal, RelayError
+from relay import Principal, RelayError, described
 from relay.access import LOCAL
 from relay.log import log
 
@@ -55,7 +55,7 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, named: Mapping[str, str]) -> HookCall:
         try:
-            call = msgspec.convert(named, cls, strict=False)
+            call = msgspec.convert(named, described(cls), strict=False)
         except msgspec.ValidationError as error:
             raise InvalidInputError("query", str(error)) from error
         if call.client not in LISTENED:

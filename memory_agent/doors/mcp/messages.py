@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from relay import described
+
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
 
@@ -105,7 +107,7 @@ class _Identified(msgspec.Struct):
     id: Id | None = None
 
 
-_reader = msgspec.json.Decoder(Message)
+_reader = msgspec.json.Decoder(described(Message))
 
 
 def read_message(line: bytes) -> Message:
@@ -123,7 +125,7 @@ def id_within(start: bytes, end: bytes) -> Id | None:
     found = _FIRST.match(start[:_ID_BYTES]) or _LAST.search(end[-_ID_BYTES:])
     if found is not None:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            id: Id = msgspec.json.decode(found[1], type=Id)
+            id: Id = msgspec.json.decode(found[1], type=described(Id))
             return id
     return None
 
@@ -201,6 +203,6 @@ def _refusal(message: Message, code: int, reason: str, data: Any = None) -> RpcE
 
 def _id_of(line: bytes) -> Id | None:
     try:
-        return msgspec.json.decode(line, type=_Identified).id
+        return msgspec.json.decode(line, type=described(_Identified)).id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return id_within(line, line)

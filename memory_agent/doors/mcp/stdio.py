@@ -37,6 +37,7 @@ from memory_agent.errors import DeadlineExceededError, MemoryAgentError, Unavail
 from memory_agent.exchange import Answer, Door, Exchange, UnusableDoorError, local_door
 from memory_agent.layout import Layout
 from memory_agent.starting import Start, start_daemon
+from relay import described
 
 ANSWER_S = 15.0
 """Each request's deadline. The daemon itself gives up after 10 s."""
@@ -253,9 +254,9 @@ class _Request:
     def _answer(self, answer: Answer) -> bytes:
         with contextlib.suppress(msgspec.DecodeError):
             if answer.media_type == "application/problem+json":
-                found = msgspec.json.decode(answer.body, type=_Problem)
+                found = msgspec.json.decode(answer.body, type=described(_Problem))
                 return _failed(self.message, found.code, found.detail, found.retryable)
-            known = msgspec.json.decode(answer.body, type=_Answer)
+            known = msgspec.json.decode(answer.body, type=described(_Answer))
             if known.id == self.message.id:
                 self.has_succeeded = known.result is not None and not known.result.isError
                 return b" ".join(answer.body.splitlines())

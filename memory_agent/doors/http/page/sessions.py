@@ -18,6 +18,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from relay import described
 from relay.disk import add_checksum, verify_checksum, write_private
 from relay.log import log
 
@@ -163,7 +164,7 @@ class Sessions:
 def _read(path: Path) -> _Table:
     """A missing or damaged file has no sessions: browsers sign in again."""
     try:
-        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=_Table)
+        return msgspec.json.decode(verify_checksum(path.read_bytes()), type=described(_Table))
     except FileNotFoundError:
         return {}
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
