@@ -272,7 +272,7 @@ def test_converting_a_former_store_is_atomic(world: World, tmp_path: Path, monke
         with pytest.raises(OSError, match="killed"):
             world.open()
     with monkeypatch.context() as patched:
-        patched.setattr("memory_agent.knowledge.store.convert_former_figures", lambda batch: None)
+        patched.setattr("memory_agent.knowledge.stored_figures.convert_former_figures", lambda batch: None)
         world.open()
         assert blobs(world, FORMER) == before
         world.shared.close()
