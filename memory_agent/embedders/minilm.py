@@ -18,20 +18,8 @@ import numpy.typing as npt
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import; telemetry leaves a session file in TMPDIR
 import onnxruntime
 
+from memory_agent.embedders import passages
 from memory_agent.embedders.cache import GRAPH_REVISION, Artifacts, obtain
-from memory_agent.embedders.passages import (
-    MOST_PASSAGES,
-    WORDS_REVISION,
-    Array,
-    Ints,
-    add_words,
-    cut,
-    query_vectors,
-    query_words_of,
-    signs,
-    spans_of,
-    text_words_of,
-)
 from memory_agent.embedders.protocol import EmbedderInfo, Embeddings
 from memory_agent.embedders.weights import WEIGHTS, digest_of_prefixes, prefixes_of
 from memory_agent.embedders.wordpiece import CHARS_PER_TOKEN, Ids, Tokens, WordPiece
@@ -59,7 +47,7 @@ class MiniLM:
         Raises `ModelError` if the engine rejects the graph, or if a prefix leaves too little room.
         """
         self._max_tokens = min(max_tokens, artifacts.model.shape.positions)
-        self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens, MOST_PASSAGES)
+        self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens, passages.MOST_PASSAGES)
         self._query_chars = self._max_tokens * CHARS_PER_TOKEN
         self._query_prefix = self._prefix("embedder.query_prefix", query_prefix)
         self._passage_prefix = self._prefix("embedder.passage_prefix", passage_prefix)
@@ -70,7 +58,7 @@ class MiniLM:
             scheme=artifacts.scheme,
             runtime=f"onnxruntime-{onnxruntime.__version__}/{artifacts.kernels}/graph-{GRAPH_REVISION}/tokens-{self._max_tokens}",
             ndim=int(self._session.get_outputs()[0].shape[1]),
-            words=WORDS_REVISION,
+            words=passages.WORDS_REVISION,
             prefixes=digest_of_prefixes(query_prefix, passage_prefix),
         )
 
@@ -85,22 +73,22 @@ class MiniLM:
         tokens = self._wordpiece.read(text[: self._query_chars])
         ids = tokens.ids[: min(tokens.first, self._room(self._query_prefix))]
         vector, states = self._run(self._query_prefix, ids)
-        words = query_words_of(text[: self._query_chars], tokens, len(ids))
+        words = passages.query_words_of(text[: self._query_chars], tokens, len(ids))
         sums = np.zeros((len(words.names), len(vector)), np.float32)
-        add_words(words, states, sums)
+        passages.add_words(words, states, sums)
         read = self._wordpiece.share_read(text, tokens, len(ids))
-        return EmbeddedQuery(_read_only(vector), words.names, _read_only(query_vectors(sums)), read)
+        return EmbeddedQuery(_read_only(vector), words.names, _read_only(passages.query_vectors(sums)), read)
 
     def begin_text(self, text: str) -> Reading:
         """Return a `Reading` of the text; each of its steps runs the model on one passage."""
         return Reading(self, text)
 
-    def read(self, text: str) -> tuple[Tokens, Ints]:
+    def read(self, text: str) -> tuple[Tokens, passages.Ints]:
         """Return the tokens of a text, and the (p, 2) bounds of its passages as token positions [start, end)."""
         tokens = self._wordpiece.read(text)
-        return tokens, cut(tokens, self._room(self._passage_prefix))
+        return tokens, passages.cut(tokens, self._room(self._passage_prefix))
 
-    def embed_passage(self, ids: Ids) -> tuple[Embedding, Array]:
+    def embed_passage(self, ids: Ids) -> tuple[Embedding, passages.Array]:
         """Return the (d,) vector and the (t, d) token vectors of (t,) ids."""
         return self._run(self._passage_prefix, ids)
 
@@ -116,14 +104,14 @@ class MiniLM:
         """Return the number of tokens of `text`, without truncation."""
         return self._wordpiece.count(text)
 
-    def _run(self, prefix: Ids, ids: Ids) -> tuple[Embedding, Array]:
+    def _run(self, prefix: Ids, ids: Ids) -> tuple[Embedding, passages.Array]:
         framed = self._wordpiece.framed(np.concatenate((prefix, ids)) if len(prefix) else ids)
         vectors, states = self._outputs(["embedding", "token_vectors"], framed, np.ones_like(framed))
         return vectors[0], states[0, 1 + len(prefix) : -1]
 
-    def _outputs(self, names: list[str], ids: Ids, mask: Ids) -> list[Array]:
+    def _outputs(self, names: list[str], ids: Ids, mask: Ids) -> list[passages.Array]:
         try:
-            arrays: list[Array] = self._session.run(names, {"input_ids": ids, "attention_mask": mask})
+            arrays: list[passages.Array] = self._session.run(names, {"input_ids": ids, "attention_mask": mask})
         except Exception as error:  # the engine's errors have no common base class
             raise ModelError(f"the engine failed: {type(error).__name__}: {error}") from error
         return arrays
@@ -150,19 +138,19 @@ class Reading:
         """Embed the next passage; return the result after the last one. Raises `InvalidInputError` and `ModelError`."""
         if not self._vectors:
             self._tokens, self._passages = self._model.read(self._text)
-            self._words = text_words_of(self._text, self._tokens, int(self._passages[-1, 1]))
+            self._words = passages.text_words_of(self._text, self._tokens, int(self._passages[-1, 1]))
             self._sums = np.zeros((len(self._words.names), self._model.info.ndim), np.float32)
         begin, end = self._passages[len(self._vectors)].tolist()
         vector, states = self._model.embed_passage(self._tokens.ids[begin:end])
         here, self._words = self._words.divided(begin, end)
-        add_words(here, states, self._sums)
+        passages.add_words(here, states, self._sums)
         self._vectors.append(vector)
         if len(self._vectors) < len(self._passages):
             return None
         return Embedded(
             _read_only(np.array(self._vectors)),
-            _read_only(spans_of(self._passages, self._tokens, len(self._text))),
-            _read_only(signs(self._sums)),
+            _read_only(passages.spans_of(self._passages, self._tokens, len(self._text))),
+            _read_only(passages.signs(self._sums)),
             len(self._tokens.ids),
         )
 

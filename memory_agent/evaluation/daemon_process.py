@@ -95,16 +95,10 @@ def _log(data_dir: Path) -> Path:
 
 
 class PublishSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of `publish --json`. Times are seconds since the first event was published."""
+    """A part of the output of `publish --json`."""
 
-    published: int
     acknowledged: int
-    duplicates: int
-    rejected: int
-    spooled: int
-    acked_through: dict[str, int]
-    acknowledged_s: float
-    recallable_s: float | None
+    recallable_s: float | None  # seconds since the first event was published
 
 
 def publish_events(events: Iterable[dict[str, Any]], file: Path, data_dir: Path, timeout_s: float) -> PublishSummary:

@@ -22,18 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from memory_agent.errors import IndexUnusableError, InvalidInputError
-from memory_agent.indexes.contract import (
-    COLUMNS,
-    EVERYTHING,
-    SCHEMA_VERSION,
-    Entry,
-    Hits,
-    IndexOf,
-    Position,
-    Where,
-    check_version,
-    check_width,
-)
+from memory_agent.indexes import contract
+from memory_agent.indexes.contract import COLUMNS, EVERYTHING, Entry, Hits, IndexOf, Position, Where
 from memory_agent.records.embedded import Embedding
 from relay import described
 from relay.disk import write_private
@@ -86,7 +76,7 @@ class LanceIndex:
 
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         for entry in entries:
-            check_width(entry.vectors, position.ndim)
+            contract.check_width(entry.vectors, position.ndim)
         with self._opened():
             if entries:
                 self._delete([entry.row for entry in entries])
@@ -104,7 +94,7 @@ class LanceIndex:
         with self._opened(timeout_s):
             if self._position is None or self._table is None:
                 return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
-            check_width(vector, self._position.ndim)
+            contract.check_width(vector, self._position.ndim)
             query = self._table.search(vector.astype(np.float16), vector_column_name="embedding")
             query = query.distance_type("cosine").select(["memory", "_distance"]).limit(limit)
             condition = _condition(where)
@@ -170,7 +160,7 @@ class LanceIndex:
     def _open(self) -> None:
         with suppress(FileNotFoundError):
             stored = _stored.decode((self._folder / _POSITION).read_bytes())
-            check_version(_NAME, stored.version)
+            contract.check_version(_NAME, stored.version)
             self._position = stored.position
         database = lancedb.connect(str(self._folder))
         if self._position is not None and self._position.ndim:
@@ -198,7 +188,7 @@ class LanceIndex:
 
     def _move_to(self, position: Position) -> None:
         self._folder.mkdir(exist_ok=True)
-        content = msgspec.msgpack.encode(_Stored(SCHEMA_VERSION, position))
+        content = msgspec.msgpack.encode(_Stored(contract.SCHEMA_VERSION, position))
         write_private(self._folder / _POSITION, content)
         self._position = position
 

@@ -29,18 +29,8 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError, MemoryAgentError
-from memory_agent.indexes.contract import (
-    COLUMNS,
-    EVERYTHING,
-    SCHEMA_VERSION,
-    Entry,
-    Hits,
-    IndexOf,
-    Position,
-    Where,
-    check_version,
-    check_width,
-)
+from memory_agent.indexes import contract
+from memory_agent.indexes.contract import COLUMNS, EVERYTHING, Entry, Hits, IndexOf, Position, Where
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import IndexSettings, with_variables
 from relay import described
@@ -114,7 +104,7 @@ class PgvectorIndex:
 
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         for entry in entries:
-            check_width(entry.vectors, position.ndim)
+            contract.check_width(entry.vectors, position.ndim)
         with self._writing(position.opening) as connection:
             if entries:
                 rows = [entry.row for entry in entries]
@@ -143,7 +133,7 @@ class PgvectorIndex:
         with self._transaction(until_s) as connection:
             if self._position is None or not self._has_table:
                 return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
-            check_width(vector, self._position.ndim)
+            contract.check_width(vector, self._position.ndim)
             parameters = (_text(vector), *values, limit)
             if self.is_approximate and values and self._are_few(connection, condition, values):
                 connection.execute(_WITHOUT_GRAPH)
@@ -276,7 +266,7 @@ class PgvectorIndex:
         found = connection.execute(query, (self._user_id,)).fetchone()
         self._position = None
         if found is not None:
-            check_version(_NAME, found[1])
+            contract.check_version(_NAME, found[1])
             self._position = _positions.decode(found[0])
         self.is_approximate = self._has_graph(connection)
         if self._has_table and not self.is_approximate:
@@ -289,7 +279,7 @@ class PgvectorIndex:
                 "INSERT INTO {users} VALUES (%s, %s, %s, %s) ON CONFLICT (user_id) DO UPDATE SET "
                 "vectors = EXCLUDED.vectors, position = EXCLUDED.position, version = EXCLUDED.version"
             ),
-            (self._user_id, _table_of(self._user_id), msgspec.msgpack.encode(position), SCHEMA_VERSION),
+            (self._user_id, _table_of(self._user_id), msgspec.msgpack.encode(position), contract.SCHEMA_VERSION),
         )
         self._position = position  # read again from the database if the transaction fails
 

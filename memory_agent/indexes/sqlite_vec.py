@@ -22,18 +22,8 @@ import sqlite_vec
 from sqlcipher3 import dbapi2 as sqlite
 
 from memory_agent.errors import IndexDamagedError, IndexUnavailableError, IndexUnusableError, InvalidInputError
-from memory_agent.indexes.contract import (
-    COLUMNS,
-    EVERYTHING,
-    SCHEMA_VERSION,
-    Entry,
-    Hits,
-    IndexOf,
-    Position,
-    Where,
-    check_version,
-    check_width,
-)
+from memory_agent.indexes import contract
+from memory_agent.indexes.contract import COLUMNS, EVERYTHING, Entry, Hits, IndexOf, Position, Where
 from memory_agent.records.embedded import Embedding
 from relay import described
 from relay.locks import WAIT_FOR_EVER, holding
@@ -87,7 +77,7 @@ class SqliteVecIndex:
 
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         for entry in entries:
-            check_width(entry.vectors, position.ndim)
+            contract.check_width(entry.vectors, position.ndim)
         lines = [
             (entry.row, *entry.names, entry.time_us, vector.tobytes())
             for entry in entries
@@ -107,7 +97,7 @@ class SqliteVecIndex:
         with self._transaction(timeout_s) as connection:
             if self._position is None or not self._position.ndim:
                 return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
-            check_width(vector, self._position.ndim)
+            contract.check_width(vector, self._position.ndim)
             found = connection.execute(
                 f"SELECT memory, vec_distance_cosine(vec_int8(embedding), vec_int8(?)) AS distance FROM vectors "
                 f"WHERE {condition} ORDER BY distance LIMIT ?",
@@ -184,13 +174,13 @@ class SqliteVecIndex:
         sqlite_vec.load(connection)
         connection.enable_load_extension(False)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        check_version(_NAME, version or SCHEMA_VERSION)
+        contract.check_version(_NAME, version or contract.SCHEMA_VERSION)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA secure_delete = ON")
         if not version:
             for statement in _SCHEMA:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute(f"PRAGMA user_version = {contract.SCHEMA_VERSION}")
         stored = connection.execute("SELECT content FROM position").fetchone()
         self._position = None if stored is None else _positions.decode(stored[0])
 
