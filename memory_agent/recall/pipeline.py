@@ -220,10 +220,7 @@ class _Estimate:
 
 
 class TokenCounter:
-    """Counts the tokens of texts in one recall: with the model until it is late, then with the estimate.
-
-    The deadline records why the model was not used.
-    """
+    """Counts the tokens of texts in one recall: with the model until it is late, then with the estimate."""
 
     def __init__(self, embedder: LazyEmbedder, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -232,10 +229,7 @@ class TokenCounter:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the estimate is never lower than the model's count, which takes a request for each text.
-
-        Ask only after the embedder has answered: before, it would be asked for its name, without a deadline.
-        """
+        """Whether the estimate is never below the model's count. Before the embedder has answered, this may block."""
         try:
             return self._embedder is not None and self._embedder.info.model == DEFAULT_SHAPE.name
         except ModelError:

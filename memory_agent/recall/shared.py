@@ -12,31 +12,24 @@ Each memory belongs to a class, and the classes share the places of an answer:
     none   global  below                        either  none
 
 The cut-off is `recall.min_relevance`, or the caller's value. Earlier stages have applied it, so a local memory below it
-is one that runs used repeatedly for similar requests. If the relevance is unknown, as for a model without calibration,
-shared items take only places that would otherwise be empty. They may be irrelevant, and another user's text displaces
-nothing without evidence.
+is one that runs used repeatedly for similar requests. Shared items of unknown relevance take only places that would
+otherwise be empty: another user's text displaces nothing without evidence.
 
-One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. An answer with fewer than five
-places has no reserved place; in the profile `document`, one would be a third of the answer. Reserved places displace
-the last memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills
-all other places, the best proven item gets a reserved place in half of the recalls, drawn with the recall's key.
-Otherwise an item would disappear from these answers once it is proven (decision 0024). Items of class 4 whose scores
-are within a tenth of the best one's have equal chances of its places, drawn with the same key; past use raises a score
-by at most .05, which is usually less than that tenth. Each item has its own random number, so an additional item lowers
-the chances of all others equally. Drawn items are listed by score. Items with a released mean below the prior come
-after the other items of class 4, in the same draw, since an item that is known to be worse than usual is not new
-(decision 0024).
+One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. Reserved places displace the last
+memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills all
+other places, the best proven item gets a reserved place in half of the recalls, drawn with the recall's key; otherwise
+an item would disappear from these answers once it is proven (decision 0024).
 
-Local memories keep the order of their ranking within a class; the ranking may be interleaved. Shared items are ranked
-by `sona_score`. Without shared items, the local answer is unchanged.
+Items of class 4 whose scores are within a tenth of the best one's have equal chances of its places. They are drawn with
+the same key and listed by score. Each item has its own random number, so an additional item lowers the chances of all
+others equally. Items with a released mean below the prior come after the other items of class 4, in the same draw.
+
+Local memories keep the order of their ranking within a class. Shared items are ranked by `sona_score`. Without shared
+items, the local answer is unchanged.
 
 The `explanation` of a shared item contains its `class` (`proven` for class 2, `new` or `worse` for 4, `relevance
 unknown` for 5), the `cut_off`, and `is_reserved`, which is true if it has a reserved place. `vector` is the cosine,
 `boost` the part of the score that past use adds, and `policy` the policy that admits the caller.
-
-Rejected: folding texts with similar vectors. They may differ in an essential word: the bundled model's cosine is .977
-for "succeeded" and "failed", and .989 with and without "not". The user's own text would be attributed to someone who
-wrote the opposite.
 """
 
 from __future__ import annotations
@@ -58,12 +51,9 @@ from memory_agent.storage.terms import fingerprint, first_said_word, query_words
 from relay.log import log
 from sona import share
 
-MOST_WAITED_S = 0.25
-"""Maximum time that a recall waits for shared items after its own search. A search of 100,000 items takes 0.02 s."""
-RESERVED_OF = 5
-"""One place in this many is reserved for new shared items."""
-PROVEN_SHARE = 0.5
-"""The share of recalls without a free place in which the best proven item gets a reserved place."""
+MOST_WAITED_S = 0.25  # for shared items, after a recall's own search; a search of 100,000 items takes 0.02 s
+RESERVED_OF = 5  # one place in this many is reserved for new shared items
+PROVEN_SHARE = 0.5  # of the recalls without a free place: the best proven item gets a reserved one
 _NEAR = 0.1  # as a share of the best score
 _HEAD_CHARS = 64
 
@@ -99,8 +89,9 @@ def merged(
     """Return at most `top_k` memories of both tiers, by class; without items, the local memories unchanged.
 
     A shared item with the same words as local memories is folded into them; they get its `shared` and remain local. Of
-    shared items with the same words, the better proven one is retained or, in a tie, the earlier one. The comparison
-    ignores kind and title. An item with the id of a local memory is excluded.
+    shared items with the same words, the better proven one is retained or, in a tie, the earlier one. Kind and title
+    are ignored. Similar texts are not folded, because they may differ in an essential word, such as "not". An item with
+    the id of a local memory is excluded.
 
     `shared` contains the items that passed the filter, best first. They exceed `top_k`, because new items are drawn
     from them. `key` is the id of the recall.
@@ -126,11 +117,7 @@ def merged(
 
 
 class _Places(NamedTuple):
-    """The memories of classes 1 to 3 that have a place (`above`, `proven`, `below`), and all of classes 4 and 5.
-
-    `is_full`: whether classes 1 to 3 would fill the answer; if so, items of other classes can take only reserved
-    places.
-    """
+    """The memories of classes 1 to 3 that have a place (`above`, `proven`, `below`), and all of classes 4 and 5."""
 
     above: list[RetrievedMemory]
     proven: list[RetrievedMemory]
@@ -138,13 +125,12 @@ class _Places(NamedTuple):
     unproven: list[RetrievedMemory]
     unknown: list[RetrievedMemory]
     is_proven_reserved: bool
-    is_full: bool
+    is_full: bool  # classes 1 to 3 would fill the answer: items of other classes can take only reserved places
 
 
 def _divided(
     own: Sequence[RetrievedMemory], others: Sequence[RetrievedMemory], top_k: int, key: str, cut_off: float
 ) -> _Places:
-    """Divide the places of an answer among the classes."""
     above, below = _split(own, lambda memory: _is_above(memory, cut_off))
     relevant, unknown = _split(sorted(others, key=_rank), lambda item: item.relevance is not None)
     proven, unproven = _split(relevant, _is_proven)
@@ -163,7 +149,6 @@ def _divided(
 def _split(
     memories: Iterable[RetrievedMemory], belongs: Callable[[RetrievedMemory], bool]
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Return the memories for which the predicate is true, and the others."""
     parts: tuple[list[RetrievedMemory], list[RetrievedMemory]] = [], []
     for memory in memories:
         parts[not belongs(memory)].append(memory)
@@ -251,8 +236,8 @@ def _folded(
 def _fingerprints(texts: Sequence[str]) -> list[int]:
     """Return the fingerprints of the texts.
 
-    A text whose first word begins no other text gets a unique negative number instead. This saves time:
-    fingerprints of 35 texts of 2,000 characters take 2.4 ms, a quarter of a recall.
+    A text whose first word begins no other text gets a unique negative number instead: fingerprints of 35 texts of
+    2,000 characters take 2.4 ms, a quarter of a recall.
     """
     heads = [first_said_word(text[:_HEAD_CHARS]) for text in texts]
     times = Counter(heads)
@@ -261,7 +246,6 @@ def _fingerprints(texts: Sequence[str]) -> list[int]:
 
 
 def as_memories(items: Sequence[FoundItem], *, with_embedding: bool) -> list[RetrievedMemory]:
-    """Return the items as memories of the tier `global`."""
     return [_memory(found, with_embedding=with_embedding) for found in items]
 
 
