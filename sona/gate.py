@@ -62,24 +62,21 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class Evidence:
     """The evidence on which the gate decides.
 
-    `won`, `lost` and `tied` count comparisons and contests since the start of the `trial`-th TRIAL; in ON, contests
-    since entering ON; in OFF, the counts that turned the learner OFF. `evidence` and `harm` are the wealth of the bets
-    for and against the learner, and `drift` is the wealth of the restarting bet against it. The learner is turned ON
-    when `evidence` >= `threshold`. `credited` counts lessons with credit; a TRIAL starts after `due` more (0 in TRIAL
-    and ON).
+    `won`, `lost` and `tied` count comparisons and contests since the start of the TRIAL; in ON, contests since entering
+    ON; in OFF, the counts that turned the learner OFF.
     """
 
     state: GateState
-    trial: int
+    trial: int  # the number of TRIALs so far
     won: int
     lost: int
     tied: int
-    evidence: float
-    harm: float
-    drift: float
+    evidence: float  # the wealth of the bet for the learner, which is turned ON at `threshold`
+    harm: float  # the wealth of the bet against it
+    drift: float  # the wealth of the restarting bet against it
     threshold: float
-    credited: int
-    due: int
+    credited: int  # lessons with credit
+    due: int  # credited lessons until the next TRIAL; 0 in TRIAL and ON
 
 
 class Gain(NamedTuple):
@@ -118,19 +115,17 @@ class Gate:
     """Decides whether the learner of one user may act. Not thread-safe."""
 
     def __init__(self) -> None:
-        """Start in SHADOW."""
         self._state = _State()
 
     @property
     def state(self) -> GateState:
-        """The current state."""
         return self._state.state
 
     def route(self, key: str) -> Route:
         """Return which ranking serves the recall with this key. Equal keys and states give equal routes.
 
-        A tenth of the keys is a holdout that the baseline serves in every state, as an independent comparison. With
-        "compare", the baseline serves too, and the learned ranking is logged.
+        The baseline serves a tenth of the keys in every state, as an independent comparison. With "compare", the
+        baseline serves too, and the learned ranking is logged.
         """
         if self.state != "on":
             return "compare" if self.state == "trial" else "baseline"
@@ -149,10 +144,7 @@ class Gate:
                 self._enter("trial")
 
     def observe(self, contest: Contest | Comparison | None) -> None:
-        """Count a contest or comparison and update the state; ignore None.
-
-        Comparisons count only in TRIAL. In SHADOW and OFF, contests count only in `gain`.
-        """
+        """Count a contest or, in TRIAL, a comparison, and update the state. In SHADOW and OFF, only `gain` changes."""
         if isinstance(contest, Comparison):
             if self.state == "trial":
                 self._bet_on(contest)
@@ -168,7 +160,6 @@ class Gate:
             self._decide()
 
     def evidence(self) -> Evidence:
-        """Return the current evidence."""
         state = self._state
         return Evidence(
             state=state.state,
@@ -187,8 +178,7 @@ class Gate:
     def gain(self) -> Gain | None:
         """Return the gain over all decided contests (not comparisons), or None if there are none.
 
-        For display only: the interval assumes a fixed number of contests and is too narrow if tested repeatedly, so the
-        gate does not use it.
+        For display only: the interval is too narrow if it is tested repeatedly.
         """
         if not self._state.ever_decided:
             return None
