@@ -9,20 +9,15 @@ a prediction of the use and the nearest prediction that does not rise along the 
     odds_i = p_i / q_i
 
 The null hypothesis is that use depends only on position: to use a memory instead of an unused one above it is never
-more likely than the reverse. So, if the used memories are revealed in random order, each is drawn with probabilities
-that do not rise along the memories that remain, and its expected odds among them are at most 1, because the mean of the
-first m odds is at most 1 for every m. The product of the odds of the first two, averaged over all orders, is therefore
-a test martingale's factor, whatever determines p, as long as it is fixed before the uses are seen. If p is right, no
-other bet that is safe under this hypothesis grows faster (reverse information projection: Grünwald, de Heide, Koolen
-2024). A fifth of each stake is held back, because no prediction is certain; so one comparison divides the wealth by at
-most 5.
+more likely than the reverse. Reveal the used memories in random order. Each is then drawn with probabilities that do
+not rise along the memories that remain. Its expected odds among them are at most 1, because the mean of the first m
+odds is at most 1 for every m. So the product of the odds of the first two, averaged over all orders, is a test
+martingale's factor, whatever determines p, as long as it is fixed before the uses are seen. If p is right, no other bet
+that is safe under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back,
+because no prediction is certain.
 
 Boosts include the uses by failed runs. They raise nothing in the learned ranking, but show as well as others whether a
-user's uses recur. Without them, the gate opens after 33 runs instead of 18 (decision 0020).
-
-Rejected by measurement (decision 0020): predictions by learned rank alone, mixtures of several predictions, a mean
-instead of a product for several uses (the gate then opens after a third more runs), and stakes based on differences of
-ranks or of reciprocal ranks.
+user's uses recur (decision 0020).
 
 Shapes: k = memories of the answer.
 """
@@ -35,16 +30,14 @@ import numpy as np
 
 from sona.lesson import Array, Comparison
 
-WHOLE_BOOST = 100
-"""The boost of a memory with a gain of 1 (`association.Reached.unweighted`)."""
+WHOLE_BOOST = 100  # of a memory with a gain of 1 (`association.Reached.unweighted`)
 MOST_BOOST = 1_000  # earlier versions stored what past use adds to the score, in hundredths of the scores' spread
 _TRUST = 4.0
 _KEPT = 0.2
 
 
 def compare(ranks: Sequence[int], boosts: Sequence[int], used: Collection[int]) -> Comparison | None:
-    """Return the result, given each memory's rank in the learned ranking, (k,), from 1, and the positions of the `used`
-    memories.
+    """Return the result, given each memory's rank in the learned ranking, (k,), from 1, and the positions `used`.
 
     Ranks beyond k count as k + 1. `boosts`, (k,), are hundredths, from 0 to `MOST_BOOST`; they are empty for recalls of
     earlier versions. Returns None if no memory was used, or if all of several were used, which shows no preference.

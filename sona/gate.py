@@ -5,23 +5,20 @@ not shown) -> ON (the learned ranking answers; 10 % interleaved) or OFF (for 100
 
 The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
 multiplies a wealth that starts at 1. If past use predicts nothing that position does not, the expected wealth never
-rises, so by Ville's inequality the probability of ever reaching t is at most 1/t, however often it is tested. All
-comparisons of a TRIAL therefore count, from the first. The first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so
-the learner is then turned ON with probability at most 1/28 + 1/140 + 1/280 + ... = .05 over all TRIALs. The test does
-not change any answer.
+rises. By Ville's inequality, the probability of ever reaching t is then at most 1/t, however often it is tested. The
+first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so the learner is turned ON with probability at most 1/28 + 1/140
++ 1/280 + ... = .05 over all TRIALs. The test does not change any answer.
 
 For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests count in TRIAL too, because earlier
 versions interleaved there.
 
 The opposite bet measures harm and turns the learner OFF at 20, both in TRIAL and in ON, where it counts only contests
-and restarts on entry. After a long run of wins its wealth is so low that it detects later harm late (195 contests at a
-win rate of .3 after 100 at .65, measured). So in ON, a second bet restarts whenever its wealth falls below 1 (a CUSUM
-e-detector: Shin, Ramdas, Rinaldo 2023) and turns the learner OFF at 400, which takes 70 contests in the same case. For
-a learner no better than a coin it takes at least 400 contests on average; at a win rate of .6, 1 % are turned OFF
-within 2,000 contests (measured).
+and restarts on entry. After a long run of wins, its wealth is too low to detect later harm soon. So in ON, a second bet
+restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns the learner OFF at
+400. It needs 70 contests at a win rate of .3 after 100 at .65, and the first bet 195 (measured). For a learner no
+better than a coin it takes at least 400 contests on average.
 
-The state depends only on the sequence of calls to `credit` and `observe`. Logs of the learner's own answers are never
-used as evidence.
+The state depends only on the sequence of calls to `credit` and `observe`.
 """
 
 from __future__ import annotations
