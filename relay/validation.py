@@ -169,7 +169,9 @@ def _check_members(value: Any, levels: int) -> None:
     try:
         if type(value) is dict:
             for position, member in value.items():
-                _check_key(position)
+                if type(position) is not str:
+                    raise _BadValueError(f"a key is {type(position).__name__}, not text")
+                _check_text(position)
                 _check(member, levels)
         else:
             for position, member in enumerate(value):  # noqa: B007
@@ -178,12 +180,6 @@ def _check_members(value: Any, levels: int) -> None:
         if len(bad.path) < 16:
             bad.path.append(f"[{position}]" if isinstance(position, int) else f".{_shown(position, quote=False)}")
         raise
-
-
-def _check_key(key: object) -> None:
-    if type(key) is not str:
-        raise _BadValueError(f"a key is {type(key).__name__}, not text")
-    _check_text(key)
 
 
 def _check_text(text: str) -> None:

@@ -234,13 +234,8 @@ def _words(value: object, field: str, depth: int) -> str:
     if isinstance(value, list):
         return _joined((_words(item, field, depth + 1) for item in value[:_MAX_ITEMS]), "\n")
     if isinstance(value, dict):
-        return _object_words(value, field, depth)
+        return _joined([_first(value, names, field, depth) for names in (_HEADINGS, _WORDS)], ": ")
     return ""
-
-
-def _object_words(value: dict[str, Any], field: str, depth: int) -> str:
-    heading = _first(value, _HEADINGS, field, depth)
-    return _joined((heading, _first(value, _WORDS, field, depth)), ": ")
 
 
 def _first(value: dict[str, Any], names: tuple[str, ...], field: str, depth: int) -> str:

@@ -86,13 +86,14 @@ class EventReader:
             text = f"{signal.lead}: {text}"
         kept = truncate(text, self._settings.max_text_chars)
         provenance, cached_from = _provenance(objects)
+        stated = verdict(objects, self.table.outcomes) if signal.outcome else None
         return MemoryRecord(
             id=_record_id(event),
             text=kept,
             source=signal.source,
             kind=signal.kind,
             timestamp=utc(event),
-            quality_score=self._quality(signal, objects),
+            quality_score=signal.quality if stated is None else stated.quality,
             session_id=id_of(event, "session_id", objects),
             metadata=_metadata(event, objects, frozenset(parts), len(text) if kept != text else None),
             title=_one_line(payloads.read_part(objects, self.table.titles[signal])),
@@ -123,10 +124,6 @@ class EventReader:
     def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
         words = payloads.read_part(objects, self.table.fallback)
         return words if any(map(str.isalpha, words)) else payloads.read_unknown(objects[0], without) or words
-
-    def _quality(self, signal: Signal, objects: Objects) -> float | None:
-        stated = verdict(objects, self.table.outcomes) if signal.outcome else None
-        return signal.quality if stated is None else stated.quality
 
     def _marked_as_noise(self, objects: Objects) -> str | None:
         marks = (payloads.read_value(objects, name) for name in _MARKS)

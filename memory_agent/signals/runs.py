@@ -65,7 +65,8 @@ def read_run_sign(event: Event, table: SignalTable) -> RunSign | None:
 def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Objects) -> RunSign | None:
     objects = with_reports(objects)
     memory_ids, recall_ids = _names(objects, _MEMORIES), _names(objects, _RECALLS)
-    role = _role(signal) or ("step" if memory_ids or recall_ids else None)
+    role = None if signal is None else "end" if signal.run == "cancel" else signal.run
+    role = role or ("step" if memory_ids or recall_ids else None)
     run_id = run_id_of(event, objects) or (read_name(objects, "trajectory_id") if role == "feedback" else None)
     if role is None or (run_id is None and not (role == "feedback" and recall_ids)):
         return None
@@ -99,11 +100,6 @@ def _verdict_of_type(signal: Signal | None) -> Verdict | None:
     if signal is None or signal.run != "feedback" or signal.quality is None:
         return None
     return Verdict(signal.quality, reason_of(signal.quality), True)
-
-
-def _role(signal: Signal | None) -> RunRole | None:
-    run = None if signal is None else signal.run
-    return "end" if run == "cancel" else run
 
 
 def _outcome(signal: Signal | None, stated: Verdict | None) -> RunEnd:

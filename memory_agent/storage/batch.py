@@ -153,7 +153,9 @@ class Batch(Snapshot):
         if value != self._transaction.get(RECORDS, codec.row_key(row)):
             self._check_room()
             self._transaction.put(RECORDS, codec.row_key(row), value)
-            self._log("reword" if _is_reworded(old, record) else "update", row)
+            is_reworded = texts_of(old) != texts_of(record)  # 1 and True are equal in Python, but not in metadata
+            is_reworded = is_reworded or numbers_of(old.metadata) != numbers_of(record.metadata)
+            self._log("reword" if is_reworded else "update", row)
         return row
 
     def upsert(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> MemoryRecord:
@@ -469,11 +471,6 @@ def _encode(
             values[PASSAGES] = codec.encode_passages(row, found.spans, np.stack(further))
         word_bytes = width
     return values, int(first.size), word_bytes
-
-
-def _is_reworded(old: MemoryRecord, new: MemoryRecord) -> bool:
-    """Whether words or metadata changed. (1 and True are equal in Python, but not in metadata.)"""
-    return texts_of(old) != texts_of(new) or numbers_of(old.metadata) != numbers_of(new.metadata)
 
 
 def is_same(record: MemoryRecord, old: MemoryRecord) -> bool:

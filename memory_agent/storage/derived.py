@@ -104,7 +104,9 @@ def load_columns(store: Store, settings: StoreSettings, source: Source | None = 
     """Return the saved columns of a store, or empty columns if they cannot be used."""
     with suppress(IndexDamagedError):
         header, columns = read_columns(store.folder, settings, columns_cipher(store.key), source)
-        if header.lineage == store.state.lineage and _is_of_embedder(store, header, columns):
+        vectors, state = columns.view.vectors, store.state
+        is_of_embedder = header.stamp == (state.stamp or "") and vectors.ndim == state.ndim
+        if header.lineage == state.lineage and (is_of_embedder or not vectors.count):
             return columns
         columns.close()
     return empty_columns(settings, source)
@@ -185,8 +187,3 @@ def remove_set_aside(folder: Path) -> None:
 
 def _version(source: Source | None) -> str:
     return _VERSION if source is None else f"{_VERSION}, index"
-
-
-def _is_of_embedder(store: Store, header: ColumnsHeader, columns: Columns) -> bool:
-    vectors = columns.view.vectors
-    return not vectors.count or (header.stamp == (store.state.stamp or "") and vectors.ndim == store.state.ndim)

@@ -21,6 +21,7 @@ STAGE = ".restoring"  # folder for a restore's copies until they are in place
 USERS_FOLDER = "users"
 _LONGEST_NAME = 240  # bytes; file systems allow 255
 _BASE32 = "%b"
+_KEPT = "abcdefghijklmnopqrstuvwxyz0123456789-_"
 _ESCAPED = re.compile(r"%([0-9a-f]{2})")
 
 
@@ -52,15 +53,12 @@ def data_dir_of(folder: Path) -> Path | None:
 
 def _name(user_id: str) -> str:
     name = "".join(
-        character if _is_kept(character, place) else f"%{ord(character):02x}" for place, character in enumerate(user_id)
+        character if character in _KEPT or (character == "." and place) else f"%{ord(character):02x}"
+        for place, character in enumerate(user_id)
     )
     if len(name) <= _LONGEST_NAME:
         return name
     return _BASE32 + base64.b32encode(user_id.encode()).decode().rstrip("=").lower()
-
-
-def _is_kept(character: str, place: int) -> bool:
-    return character in "abcdefghijklmnopqrstuvwxyz0123456789-_" or (character == "." and place > 0)
 
 
 def _user_id(name: str) -> str | None:

@@ -248,7 +248,8 @@ class View:
         if chosen.in_channel is not None:
             yield self._is_named("channels", chosen.in_channel) | (self.channels == NO_NAME)
         if chosen.tags:
-            yield self._is_tagged(chosen.tags)
+            tags = [number for tag in chosen.tags if (number := self._names.get(tag)) is not None]
+            yield self._has_any("tag_slots", self._arrays["tag_names"], tags)
         for numbers in wanted_numbers(chosen.metadata):
             yield self._has_any("metadata_slots", self._arrays["metadata_values"], list(numbers))
         if chosen.min_quality is not None:
@@ -273,10 +274,6 @@ class View:
             return np.zeros(self.count, dtype=np.bool_)
         is_named: Mask = self._arrays[column] == number
         return is_named
-
-    def _is_tagged(self, tags: Sequence[str]) -> Mask:
-        numbers = [number for tag in tags if (number := self._names.get(tag)) is not None]
-        return self._has_any("tag_slots", self._arrays["tag_names"], numbers)
 
     def _has_any(self, slots: str, values: npt.NDArray[Any], chosen: list[int]) -> Mask:
         found = np.zeros(self.count, dtype=np.bool_)

@@ -13,6 +13,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,8 @@ def document_query(title: str, text: str, document: str, revisions: Revisions, e
     the first sentences are used instead of the central ones.
     """
     text = text[:_MOST_CHARS]
-    headings = _headings(text)
+    found = (match["marked"] or match["underlined"] for match in _HEADING.finditer(text))
+    headings = [heading.strip()[:_HEADING_CHARS] for heading in islice(found, _HEADINGS)]
     sentences = split_sentences(_HEADING.sub("\n\n", text))
     changed = revisions.changed(document, sentences) if document else []
     sampled = _to_embed(len(sentences), changed)
@@ -88,11 +90,6 @@ def split_sentences(text: str) -> list[str]:
         if len(found) >= _MOST_SENTENCES:
             break
     return list(found)[:_MOST_SENTENCES]
-
-
-def _headings(text: str) -> list[str]:
-    found = (match["marked"] or match["underlined"] for match in _HEADING.finditer(text))
-    return [heading.strip()[:_HEADING_CHARS] for heading, _ in zip(found, range(_HEADINGS), strict=False)]
 
 
 def _to_embed(sentences: int, changed: Sequence[int]) -> list[int]:

@@ -72,8 +72,12 @@ class Erasure:
         else:
             after = -1
         quarantined = self._quarantined(transaction, wanted) if after < 0 else []
-        if not dry_run:
-            self._remove(transaction, found, quarantined, now)
+        if not dry_run and (found or quarantined):
+            for seq, stored in found:
+                self.retention.delete_one(transaction, seq, stored, now)
+            for entry_id in quarantined:
+                self.quarantine.remove(transaction, entry_id)
+            add_to_counter(transaction, "uncompacted", len(found) + len(quarantined))
         return Erased(
             seqs=[seq for seq, _ in found], quarantined=len(quarantined), next_after=None if after < 0 else after
         )
@@ -88,16 +92,6 @@ class Erasure:
         except EncryptionKeyMissingError:
             return False
         return event is not None and _is_named(event, wanted)
-
-    def _remove(
-        self, transaction: Transaction, found: list[tuple[int, AnyEvent]], quarantined: list[int], now: datetime
-    ) -> None:
-        for seq, stored in found:
-            self.retention.delete_one(transaction, seq, stored, now)
-        for entry_id in quarantined:
-            self.quarantine.remove(transaction, entry_id)
-        if found or quarantined:
-            add_to_counter(transaction, "uncompacted", len(found) + len(quarantined))
 
     def _quarantined(self, transaction: Transaction, wanted: Erasable) -> list[int]:
         found, after = [], 0
