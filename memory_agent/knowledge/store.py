@@ -448,6 +448,7 @@ class Knowledge(Memory):
             present_us=None,
             within=within,
             without=self._own_items(caller) if ask.of_others else None,
+            embedded=ask.vector,
         )
 
     def _own_items(self, caller: Caller) -> MemoryFilter | None:

@@ -43,7 +43,7 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.records.shared_requests import Answer, Caller, PendingItems, SharedRequest, SharedStore
+from memory_agent.records.shared_requests import Answer, Caller, PendingItems, SentVector, SharedRequest, SharedStore
 from memory_agent.storage.archive import Archive, InUse
 from relay import Masker, masked_kinds
 from relay.access import PUBLIC
@@ -318,9 +318,9 @@ class Shared:
     def of_caller(self, caller: Caller) -> Shared:
         return Shared(caller, self._store, self._archive, self._masker, self._in_use)
 
-    def begin_search(self, asked: Query) -> PendingItems | None:
-        """Begin a search of shared items for a recall; return None if its tiers or filter exclude them."""
-        if "global" not in asked.tiers or _excludes_items(asked.filter):
+    def begin_search(self, asked: Query, vector: SentVector | None = None) -> PendingItems | None:
+        """Begin a search of shared items for a recall; return None if its filter excludes them."""
+        if _excludes_items(asked.filter):
             return None
         ask = requests.SearchItems(
             query=asked.text,
@@ -332,6 +332,7 @@ class Shared:
             with_embedding=asked.with_embedding,
             of_others=True,  # the caller's memory already has the caller's own items
             is_marked=False,
+            vector=vector,
         )
         try:
             return self._opened().begin_search(self.caller, ask, asked.deadline_ms / 1000)

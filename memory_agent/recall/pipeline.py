@@ -18,7 +18,6 @@ be slow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
@@ -36,7 +35,7 @@ from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.judgement import judged
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.recall.runs import similar_runs, with_runs, without_requests_of_runs
-from memory_agent.recall.search import Search, Searcher
+from memory_agent.recall.search import BeginShared, Search, Searcher, begun
 from memory_agent.recall.selection import compared, examined, has_enough, interleaved, selected, shifted
 from memory_agent.recall.shared import with_shared
 from memory_agent.recall.stages import (
@@ -49,15 +48,12 @@ from memory_agent.recall.stages import (
     without_irrelevant,
 )
 from memory_agent.records.memories import RecallResult, UnderstoodDate, time_of
-from memory_agent.records.shared_requests import PendingItems
 from memory_agent.records.trajectories import SimilarRun
 from memory_agent.rerankers import Judge
 from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.terms import query_words
 from memory_agent.tracing import current_span
-
-BeginShared = Callable[[Query], PendingItems | None]
-"""Starts a search of shared items if the query requests one."""
 
 _FURTHER = 8
 """Factor by which the shortlist grows while it has too few different texts."""
@@ -80,7 +76,7 @@ class RecallPipeline:
     def answer(self, query: Query, now: datetime, begin_shared: BeginShared | None = None) -> RecallResult:
         """Return the memories that match the query, best first, with shared items. Raises only `StoreError`.
 
-        `begin_shared` is called once the embedder has the query, since both searches need its vector.
+        `begin_shared` is called once the query's vector is there, since both searches need it.
         """
         deadline = Deadline(query.deadline_ms)
         result = RecallResult(recall_id=str(ULID.from_datetime(now)), memories=(), dates=_dates_in(query))
@@ -110,12 +106,14 @@ class RecallPipeline:
     ) -> RecallResult:
         """Add memories, shared items and runs, and log the recall."""
         is_local, span = "local" in query.tiers, current_span()
-        pending = self._searcher.begin(query, deadline) if is_local else None
-        shared = None if begin_shared is None else begin_shared(query)
         answer: Answer | None = None
-        if is_local:
+        if not is_local:
+            shared, words = begun(begin_shared, query, None, deadline), query_words(query.text)
+        else:
+            pending = self._searcher.begin(query, deadline)
             pool = self._judge.settings.candidates if self._judge.is_on and query.text.strip() else 0
-            search = self._searcher.search(replace(query, pool=pool), result.dates, pending, deadline)
+            search = self._searcher.search(replace(query, pool=pool), result.dates, pending, deadline, begin_shared)
+            shared, words = search.shared, search.words
             advice = self._advice(search, result.recall_id)
             found = _selected(search, advice, self._learner.settings)
             span.mark("ranking")
@@ -125,7 +123,7 @@ class RecallPipeline:
             answer = answer_of(found, search, advice)
             result = replace(result, memories=answer.memories, excluded=search.own.counts, total=search.total)
             result = replace(result, judgement=judgement)
-        result = with_shared(result, shared, query, deadline)
+        result = with_shared(result, shared, query, words, deadline)
         if shared is not None:
             span.mark("shared")
         if answer is not None:

@@ -23,6 +23,7 @@ from memory_agent.records.arguments import (
 )
 from memory_agent.records.memories import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, Tier, microseconds
 from memory_agent.records.metadata import check_conditions
+from memory_agent.records.shared_requests import SentVector
 from memory_agent.settings import RecallSettings
 from relay import described
 
@@ -115,6 +116,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     vector: tuple[float, ...] | None = None
     vector_model: str = ""
     pool: int = 0  # the number of memories to rank for a judge
+    embedded: SentVector | None = None  # the query's vector, if another process embedded it
 
     @property
     def ranked(self) -> int:

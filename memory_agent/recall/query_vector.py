@@ -7,6 +7,8 @@ Shapes: d = dimensions of an embedding, q = words of the query, e = dimensions o
 
 from __future__ import annotations
 
+from typing import Self
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +16,11 @@ import numpy.typing as npt
 from memory_agent.embedders import EmbedderInfo, LazyEmbedder, Pending, comparable, failing_as_model_error
 from memory_agent.errors import EmbedderUnavailableError, ModelError, ProviderUnavailableError
 from memory_agent.recall.query import Deadline, Query
-from memory_agent.records.embedded import EmbeddedQuery, Embedding
+from memory_agent.records.embedded import WORD_DIMENSIONS, EmbeddedQuery, Embedding
+from memory_agent.records.shared_requests import SentVector
 from memory_agent.storage.codec import StoreState
 
+_FLOAT, _HALF = "<f4", "<f2"
 _REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
 _MOST_REST_S = 0.05
 _LEAST_READ = 0.5  # least share of a query's letters that the model must support
@@ -34,6 +38,25 @@ class QueryVector(msgspec.Struct, frozen=True):
     words: tuple[str, ...]
     word_vectors: npt.NDArray[np.float16]
     words_stamp: str
+
+    def sent(self) -> SentVector:
+        """Return the vectors as bytes."""
+        return SentVector(
+            raw=self.raw.astype(_FLOAT).tobytes(),
+            stamp=self.stamp,
+            words=self.words,
+            word_vectors=self.word_vectors.astype(_HALF).tobytes(),
+            words_stamp=self.words_stamp,
+        )
+
+    @classmethod
+    def received(cls, sent: SentVector) -> Self | None:
+        """Return the vectors that `sent` returned, or None for `NO_VECTOR`."""
+        if not sent.raw:
+            return None
+        raw, halves = np.frombuffer(sent.raw, _FLOAT), np.frombuffer(sent.word_vectors, _HALF)
+        word_vectors = halves.reshape(len(sent.words), min(raw.size, WORD_DIMENSIONS))
+        return cls(raw, sent.stamp, sent.words, word_vectors, sent.words_stamp)
 
 
 class AskedVector(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ dimensions of a word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import hypot
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from memory_agent.recall.kinds import Asked, asked_of
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.recall.query_vector import AskedVector, QueryVector, QueryVectors
 from memory_agent.records.memories import SOURCES, MemoryFilter, UnderstoodDate, microseconds
+from memory_agent.records.shared_requests import NO_VECTOR, PendingItems, SentVector
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.column import Cosines, Mask, Scores, Slots
@@ -47,6 +48,10 @@ IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in 
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
 
 _FIRST_REACHING, _FURTHER = 1_000, 8  # memories above a floor that are requested at once from an index; growth factor
+
+
+BeginShared = Callable[[Query, SentVector | None], PendingItems | None]
+"""Starts a search of shared items with the query's vector; without one, its store embeds the query."""
 
 
 class OwnWords(NamedTuple):
@@ -79,6 +84,7 @@ class Search(msgspec.Struct, frozen=True):
     bm25: Scores
     cosines: Cosines | None
     asked: Asked | None  # None if the query asks for no kind of memories
+    shared: PendingItems | None  # the search of shared items that began with this one
 
     @property
     def is_hybrid(self) -> bool:
@@ -110,7 +116,7 @@ class Searcher:
 
     def begin(self, query: Query, deadline: Deadline) -> AskedVector | None:
         """Send a query to the embedder. Return None if no vector is needed, or if `deadline` records a failure."""
-        if not query.needs_vector or query.vector is not None:
+        if not query.needs_vector or query.vector is not None or query.embedded is not None:
             return None
         return self._vectors.begin(query, self._archive.store.state, deadline)
 
@@ -120,8 +126,12 @@ class Searcher:
         dates: tuple[UnderstoodDate, ...],
         pending: AskedVector | None,
         deadline: Deadline,
+        begin_shared: BeginShared | None = None,
     ) -> Search:
-        """Search all memories by words and by the `pending` vector, with the query's filter, within the deadline."""
+        """Search all memories by words and by the `pending` vector, with the query's filter, within the deadline.
+
+        `begin_shared` is called once there is a vector, and the shared items are then searched at the same time.
+        """
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
         view, store, words = self._archive.view.among(query.within), self._archive.store, query_words(query.text)
@@ -131,7 +141,11 @@ class Searcher:
         span = current_span()
         span.mark("words")
         stored = view.stamp or store.state.stamp or ""
-        vector = None if pending is None else self._vectors.result(pending, stored, deadline)
+        given = None if query.embedded is None else QueryVector.received(query.embedded)
+        if given is not None and not comparable(stored or given.stamp, given.stamp):
+            given, pending = None, self._vectors.begin(query, store.state, deadline)
+        vector = given if pending is None else self._vectors.result(pending, stored, deadline)
+        shared = begun(begin_shared, query, vector, deadline)
         span.mark("embedding")
         if query.vector is not None:
             vector = _own_vector(query.vector, query.vector_model, view, deadline)
@@ -168,7 +182,20 @@ class Searcher:
             bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
             cosines=cosines,
             asked=asked,
+            shared=shared,
         )
+
+
+def begun(
+    begin_shared: BeginShared | None, query: Query, vector: QueryVector | None, deadline: Deadline
+) -> PendingItems | None:
+    """Start the search of shared items, if the query requests one. It does not ask an embedder that was late again."""
+    if begin_shared is None or "global" not in query.tiers:
+        return None
+    left = msgspec.structs.replace(query, deadline_ms=deadline.remaining_s * 1000)
+    if vector is None:
+        return begin_shared(left, NO_VECTOR if "embedder_timeout" in deadline.degraded else None)
+    return begin_shared(left, vector.sent())
 
 
 def _own_vector(numbers: tuple[float, ...], stamp: str, view: View, deadline: Deadline) -> QueryVector | None:

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -43,11 +44,11 @@ from msgspec.structs import replace
 from memory_agent.errors import MemoryAgentError
 from memory_agent.recall.highlights import marked
 from memory_agent.recall.query import Deadline, Query
-from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory, microseconds
+from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.records.shared import FoundItem, SharedOrigin
 from memory_agent.records.shared_content import text_to_read
 from memory_agent.records.shared_requests import PendingItems
-from memory_agent.storage.terms import fingerprint, first_said_word, query_words
+from memory_agent.storage.terms import fingerprint, first_said_word
 from relay.log import log
 from sona import share
 
@@ -58,8 +59,10 @@ _NEAR = 0.1  # as a share of the best score
 _HEAD_CHARS = 64
 
 
-def with_shared(result: RecallResult, shared: PendingItems | None, query: Query, deadline: Deadline) -> RecallResult:
-    """Merge shared items into an answer of the user's own memories.
+def with_shared(
+    result: RecallResult, shared: PendingItems | None, query: Query, words: Sequence[str], deadline: Deadline
+) -> RecallResult:
+    """Merge shared items into an answer of the user's own memories; `words` are the query's.
 
     If the items are late or their store is unavailable, records the reason in the deadline.
     """
@@ -73,7 +76,6 @@ def with_shared(result: RecallResult, shared: PendingItems | None, query: Query,
         items = []
     others = as_memories(items, with_embedding=query.with_embedding)
     found = merged(result.memories, others, query.top_k, result.recall_id, query.min_relevance)
-    words = query_words(query.text)
     return replace(
         result, memories=tuple(memory if memory.tier == "local" else marked(memory, words) for memory in found)
     )
@@ -201,17 +203,16 @@ class _Worth(NamedTuple):
     is_unproven: bool
     negated_mean: float
     negated_users: int
-    published_us: int
+    published_at: datetime
     id: str
 
 
 def _worth(item: RetrievedMemory) -> _Worth:
     shared, record = item.shared, item.record
     if shared is None:
-        return _Worth(True, 0.0, 0, microseconds(record.timestamp, "timestamp"), record.id)
-    published_us = microseconds(shared.published_at, "published_at")
+        return _Worth(True, 0.0, 0, record.timestamp, record.id)
     mean, users = shared.metrics.avg_trajectory_score or 0.0, shared.metrics.distinct_users
-    return _Worth(not shared.is_proven, -mean, -users, published_us, record.id)
+    return _Worth(not shared.is_proven, -mean, -users, shared.published_at, record.id)
 
 
 def _folded(

@@ -141,11 +141,26 @@ class ForgetUser(SharedRequest[SharedPart], frozen=True, kw_only=True, tag=True)
     dry_run: bool = False
 
 
+class SentVector(msgspec.Struct, frozen=True, kw_only=True):
+    """The vector of a query, and those of its words, as little-endian bytes (`recall.query_vector.QueryVector`)."""
+
+    raw: bytes
+    stamp: str
+    words: tuple[str, ...] = ()
+    word_vectors: bytes = b""
+    words_stamp: str = ""
+
+
+NO_VECTOR = SentVector(raw=b"", stamp="")
+"""Sent if the embedder was late, so that the store searches by words without waiting for it again."""
+
+
 class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. The request is not stored.
 
     `filter` contains only fields that items have. `of_others` excludes the caller's own items. Without `is_marked`, the
-    caller adds highlights to the items that it shows.
+    caller adds highlights to the items that it shows. With a `vector`, the store embeds the query only if its items'
+    vectors are from a different model.
     """
 
     query: str
@@ -158,6 +173,7 @@ class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag
     with_embedding: bool = False
     of_others: bool = False
     is_marked: bool = True
+    vector: SentVector | None = None
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ from memory_agent.verbs.table import VERBS
 from memory_agent.version import VERSION
 from relay import EncryptionSettings, Event
 
-DIGESTS = {1: "1aca708659885ca2"}
+DIGESTS = {1: "a9c2f9c3dbfa849a"}
 """The digest of all structures, by `HOST_PROTOCOL`. Only the digest of a number that was never released may change."""
 STORED = (
     codec.StoreState,
