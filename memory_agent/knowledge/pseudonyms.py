@@ -81,12 +81,20 @@ class Authors:
 
         Erasures are read from the history of this data folder and, for a restored store, from the store.
         """
-        names: list[str] = []
-        user, key = user_id.encode(errors="surrogatepass"), self._secret()
         with self._archive.store.snapshot() as snapshot:
-            while not names or self._is_erased(snapshot, names[-1]):
-                salt = len(names).to_bytes(8, "big")
-                names.append(pseudonym(blake2b(user, key=key, salt=salt, digest_size=PSEUDONYM_BYTES).digest()))
+            if secret_in(snapshot):
+                return self.pseudonyms_in(snapshot, user_id)
+        with self._archive.batch() as batch:
+            ensured_secret(batch)
+            return self.pseudonyms_in(batch, user_id)
+
+    def pseudonyms_in(self, snapshot: Snapshot, user_id: str) -> list[str]:
+        """Like `pseudonyms`, in a snapshot; without a secret, the names are not those that will be stored."""
+        names: list[str] = []
+        user, key = user_id.encode(errors="surrogatepass"), secret_in(snapshot)
+        while not names or self._is_erased(snapshot, names[-1]):
+            salt = len(names).to_bytes(8, "big")
+            names.append(pseudonym(blake2b(user, key=key, salt=salt, digest_size=PSEUDONYM_BYTES).digest()))
         return names
 
     def set_name(self, author: str, name: str | None) -> str:
@@ -100,13 +108,6 @@ class Authors:
     def _is_erased(self, snapshot: Snapshot, author: str) -> bool:
         is_in_history = self._erasure.is_forgotten(author, check_now(None))
         return is_in_history or snapshot.blob(place_of(snapshot, ERASED, author)) is not None
-
-    def _secret(self) -> bytes:
-        known = self._archive.store.blob(SECRET)
-        if known is None:
-            with self._archive.batch() as batch:
-                known = ensured_secret(batch)
-        return known
 
 
 def name_in(snapshot: Snapshot, pseudonym: str) -> str:

@@ -453,8 +453,8 @@ class Knowledge(Memory):
 
     def _own_items(self, caller: Caller) -> MemoryFilter | None:
         """Return a filter for the items that the caller published or offered, or None if there are none."""
-        own = self._authors.pseudonym(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
+            own = self._authors.pseudonyms_in(snapshot, caller.user_id)[-1]
             authors = [about_of(record).author for record in items_offered_by(snapshot, own).values()]
             if usage_of(snapshot, own).items:
                 authors.append(own)
