@@ -15,8 +15,7 @@ versions interleaved there.
 The opposite bet measures harm and turns the learner OFF at 20, both in TRIAL and in ON, where it counts only contests
 and restarts on entry. After a long run of wins, its wealth is too low to detect later harm soon. So in ON, a second bet
 restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns the learner OFF at
-400. It needs 70 contests at a win rate of .3 after 100 at .65, and the first bet 195 (measured). For a learner no
-better than a coin it takes at least 400 contests on average.
+400. For a learner no better than a coin it takes at least 400 contests on average.
 
 The state depends only on the sequence of calls to `credit` and `observe`.
 """

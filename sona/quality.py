@@ -1,7 +1,7 @@
 """Weights a run by how far its quality exceeds the baseline of its kind.
 
 The baseline of a kind is b = (6*.6 + sum q)/(6 + n), clipped to [.5, .8]. The weight of a trajectory is clip((q - b)/(1
-- b), 0, 1) * credit. Failures have weight 0, because moving queries away from them gained nothing (measured).
+- b), 0, 1) * credit. Failures have weight 0.
 
 Qualities are counted in thousandths, because sums of floats depend on their order and do not cancel. Individual
 qualities are not stored, so remove only qualities that were added.

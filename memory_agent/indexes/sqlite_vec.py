@@ -2,8 +2,7 @@
 
 The driver is sqlcipher3, because the `sqlite3` of many Python builds cannot load extensions, and because it encrypts
 the file with the user's key. Vectors are int8, each scaled to its largest component; recall computes exact cosines from
-the records anyway. The virtual table `vec0` is not used: it keeps the bytes of deleted rows, limits k to 4,096 and
-cannot use an index for filters.
+the records anyway. `vec0` is not used (decision 0002).
 
 d = dimensions.
 """
