@@ -27,7 +27,7 @@ class ExitCode(IntEnum):
         code.meaning = meaning
         return code
 
-    DONE = 0, "Everything was done. Nothing found is no failure (`recall`, `list`). Hooks always exit with 0"
+    DONE = 0, "Everything was done. Finding nothing is not a failure (`recall`, `list`). Hooks always exit with 0"
     FAILED = 1, _FAILED
     MISUSED = 2, "The command line is invalid. Nothing was done"
     FOUND = 3, "`verify` found a problem, or could not check everything; `backup` left out users, whom it lists"
