@@ -89,7 +89,7 @@ _PARTS = (
     Part("words met beside", {"context_words": 0.0}),
     Part("answers", {"contiguity": 0.0}),
     Part("times", {"dates": "ignore"}),
-    Part("least relevance", {"min_relevance": 0.0}),
+    Part("the relevance threshold", {"min_relevance": 0.0}),
 )
 _KEPT = (Part("cosine", {"vector_weight": 0.0}), Part("who spoke", {"speaker_weight": 0.0}))
 """Parts that are on in every hybrid line except their own "without" line."""

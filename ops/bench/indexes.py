@@ -242,8 +242,8 @@ def page(figures: Figures, now: datetime) -> str:
         "their exact cosines from the records; *filtered* selects one of 20 sessions. *Fill* is `memory-agent migrate`",
         "with its verification. *Batch* stores 64 memories. Disk is the user's whole folder (records, columns, index),",
         "and for pgvector the server's growth. Memory is that of the process without mapped files, plus the server's.",
-        f"Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. Above 1, other "
-        "programs slowed the measurement down, and only large differences are meaningful.",
+        f"Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. If the "
+        "load is above 1, other programs slowed the measurement down, and only large differences are meaningful.",
         "",
         f"| memories | index | {' | '.join(_COLUMNS.values())} |",
         "|---|---|---|---|---|---|---|---|---|---|",

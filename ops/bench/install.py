@@ -98,8 +98,8 @@ def page(figures: dict[str, Any]) -> str:
         "",
         f"Measured on {time.strftime('%Y-%m-%d')} by `python -m ops.bench.install` ({machine['processor']}, "
         f"{machine['cores']} cores; load per core {load:.1f}):",
-        f"medians of {_TURNS} installations without a cache, with the smallest and largest. The answer includes the",
-        "download of the model, and a first memory.",
+        f"medians of {_TURNS} installations without a cache, with the smallest and largest. The time to the first",
+        "answer includes downloading the model and storing a first memory.",
         f"Targets for one process: {TARGET_MB} MB and {TARGET_S:.0f} s.",
         "",
         "| Python, form | install s | first answer s | together s | packages MB | model MB | together MB |",

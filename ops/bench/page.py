@@ -243,7 +243,7 @@ def _table(found: dict[str, Any], memories: int, load: float) -> str:
             "",
             f"{machine}.",
             "",
-            "Frames are the times between two drawings. A search ends with the rows in the document.",
+            "A frame is the time between two repaints. A search ends when its rows are in the document.",
             "",
             "| ms | p50 | p95 |",
             "|---|---|---|",

@@ -146,10 +146,10 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
     text = [
         "# Effect of the relevance threshold",
         "",
-        f"Written by `python -m ops.bench.relevance` on {now:%Y-%m-%d}; at `recall.min_relevance` {least:g}.",
+        f"Written by `python -m ops.bench.relevance` on {now:%Y-%m-%d}; `recall.min_relevance` is {least:g}.",
         "",
-        "- AUC is how often the best memory for an own question is more relevant than the best memory for another",
-        "  store's question.",
+        "- AUC is how often the best memory for one of the store's own questions is more relevant than the best memory",
+        "  for another store's question.",
         "- Kept is the share of recall@10 that remains. Refused is the share of other stores' questions with an",
         "  empty answer. Shown is the mean number of memories, of ten, in the answer to one of the store's own",
         "  questions.",
@@ -197,8 +197,9 @@ def _sizes(small: Sequence[Measured], least: float) -> list[str]:
         "## By store size, hybrid",
         "",
         "The stores are sampled from the data sets (`ops/bench/store_sizes.py`). Missing is the share of questions",
-        "without sampled evidence whose answer is empty. Strange is, among own questions with memories of other",
-        "conversations, chats or projects in their top ten, the share whose answer shows one of them.",
+        "without sampled evidence whose answer is empty. Some of the store's own questions have memories",
+        "of other conversations, chats or projects in their top ten. Strange is the share of these questions whose",
+        "answer shows such a memory.",
     ]
     for mixture in MIXTURES:
         head = (

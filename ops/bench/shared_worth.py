@@ -326,7 +326,7 @@ def _by_world(reader: _Reader) -> Iterator[str]:
     for world in worlds:
         most = gain(reader.after(ORACLE), off, world)["success"]
         if most.low is None or most.low <= 0.0:
-            yield f"In {world}, even this limit shows no gain, so the loop cannot."
+            yield f"In {world}, even this limit shows no gain, so the loop cannot show one either."
     yield ""
 
 
@@ -515,9 +515,9 @@ _TAIL = """\
   five helps* do not depend on the agent. A user's own memories never help here, because the data contain no labels for
   them.
 - *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
-  gain comes from being shown and used, not from outcomes. In *helpful proven*, twenty users have reported the truth
-  about every item, which gives the upper limit of merging. In *others proven*, the same number of random found items is
-  proven instead.
+  gain shows the effect of showing and using items, not that of outcomes. In *helpful proven*, twenty users have
+  reported the truth about every item, which gives the upper limit of merging. In *others proven*, the same number of
+  random found items is proven instead.
 - In *praise*, liars agree on the look-alike of each kind that is found first, and report it as used successfully in
   each epoch. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
   reports; *burying keys* report that all other found items failed.
@@ -529,12 +529,12 @@ _TAIL = """\
   for Airline they come from four customers, and for SWE they are the issue's title and description.
 - The same users request the same kinds repeatedly. The time until an item is proven depends on the number of its users.
 - Each deployment of a set uses the set's next kinds, with different runs and recall ids; these are identical in all
-  arms. The results of recalls and searches are computed once per text. Only figures change them, and they are applied
-  in the same way as in the store (a test compares both). Late items are in the index from the start, but hidden. Item
-  ids are new in each run of the command, so random draws differ between runs.
+  arms. The results of recalls and searches are computed once per text. Only figures change these results, and
+  figures are applied in the same way as in the store (a test compares both). Late items are in the index from the
+  start, but hidden. Item ids are new in each run of the command, so random draws differ between runs.
 - If the user's own memories fill the answer, shared items have only the reserved place, which the agent reads last.
-  There, outcomes can improve little, and an item proven for a different kind of request takes the place in half of the
-  recalls.
+  In such answers, outcomes can improve only a little, and an item proven for a different kind of request takes the
+  place in half of the recalls.
 """
 
 

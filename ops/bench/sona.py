@@ -25,7 +25,7 @@ from ops.lab.tables import figures, instant_table, tables
 PAGE = Path(__file__).with_name("sona.md")
 
 _HEAD = """\
-# What is learned from how runs end
+# What is learned from the outcomes of runs
 
 Written by `python -m ops.bench.sona` on {date:%Y-%m-%d} from a report of `python -m ops.lab sona`. All questions were
 answered by the real, embedded `Memory`, on copies of one store. Half of the questions were used for teaching and the
@@ -71,7 +71,7 @@ _TAIL = """\
 ## What this does not show
 
 - Five conversations give coarse intervals, and settings were tuned on them. Claims about other conversations require
-  other data: this file is half of the source, and the other half is held back.
+  other data: the conversations used here are half of the source, and the other half is held back.
 - LoCoMo's questions were written by an annotator, are asked only once, and have no order. More can be learned from a
   user who returns to the same matter, and nothing from a user who never does.
 - The signals are simulated. They do not show how often a real agent cites memories, or how often it is right.

@@ -198,24 +198,26 @@ def over_seeds(found: Sequence[int | None]) -> str:
 _HEAD = """\
 # Several keys of one person
 
-Written by `python -m ops.bench.sybils` on {date:%Y-%m-%d} (decision 0023). Voters, votes and releases are the shipped
-code; runs are simulated. On each of {days} days, each honest person uses the item with the stated probability; a run
-succeeds with probability {good} (good item) or {bad} (bad item), and the prior is .6. On day {attack}, the attacker
-gets new keys, each for a different user, and reports with all of them at once: only successes to prove a bad item, only
-failures to bury a good one (list it as worse than usual). Values are medians over {seeds} seeds, with the interval of
-95 % of the seeds; *never* means not within the {days} days. Attackers try up to {most} keys.
+Written by `python -m ops.bench.sybils` on {date:%Y-%m-%d} (decision 0023). Voters, votes and releases are computed by
+the shipped code; runs are simulated. On each of {days} days, each honest person uses the item with the stated
+probability; a run succeeds with probability {good} (good item) or {bad} (bad item), and the prior is .6. On day
+{attack}, the attacker gets new keys, each for a different user, and reports with all of them at once: only successes to
+prove a bad item, only failures to bury a good one (list it as worse than usual). Values are medians over {seeds} seeds,
+with the interval of 95 % of the seeds; *never* means not within the {days} days. Attackers try up to {most} keys.
 
 {machine}"""
 
 _TAIL = """\
 ## What remains
 
-- An operator who names no person for a key counts its user as a person. Then only the age of keys protects.
-- Several people who agree, or one person whom the operator believes to be several, have a vote each. Age only delays
-  them, and gives the operator the time to see new keys in `keys list`.
-- One person has one vote, which can tip a figure that is near its limit, such as that of five people.
+- If the operator names no person for a key, its user counts as a person. In this case, only the age of keys gives
+  protection.
+- Several people who agree have one vote each. If the operator takes one person for several, each of these counts as a
+  voter. The minimum age of keys only delays such votes, and gives the operator time to notice new keys in `keys list`.
+- The single vote of one person can change the result of a figure that is close to a limit, for example a figure of five
+  people.
 - A person with an old key can vote falsely at any time; age does not help against that.
-- Users whom a key for all users admits have a vote each, at once (unless organisations vote).
+- Each user who is admitted by a key for all users has a vote at once (unless organisations vote).
 - Figures of a team with fewer than six people prove nothing, whatever the rules.
 """
 
@@ -235,7 +237,7 @@ def _attacks(policies: Sequence[Policy], teams: Sequence[Team], aim: Aim, seeds:
 
 def _delays(policies: Sequence[Policy], sizes: Sequence[int], seeds: range) -> Iterator[str]:
     yield "\n## Days until a good item is proven\n"
-    yield "A new team has keys made on the first day, an old one has keys that are a year old.\n"
+    yield "The keys of a new team are created on the first day, and those of an old team are a year old.\n"
     yield "| people | uses a day | keys each | votes count by | old team | new team |"
     yield "|---|---|---|---|---|---|"
     for people in sizes:

@@ -29,7 +29,7 @@ _MEASURES = {
 _PROMISES = {
     "lost": "an acknowledged memory, shared item or event is missing",
     "doubled": "a memory or an event exists twice",
-    "risen": "a removed memory or item is there again",
+    "risen": "a removed memory or item has reappeared",
     "foreign": "a user received another user's text",
     "died": "the daemon ended by itself",
     "unclean": "the daemon ended with an error when it was stopped",
@@ -39,11 +39,11 @@ _PROMISES = {
 }
 _EXPECTED = """## What may grow
 
-The disk holds a bounded amount of data, because a user's oldest memories are removed above 40, and items above 3. The
-journal retains its newest 4 MB; its file keeps the size that it once had, and erasures rewrite it. Stores reuse the
-pages of removed memories, so their files keep their largest size. `erasures` grows with each erased id (36 bytes),
-since a restore repeats the erasures; `owners` is bounded by a number of runs. The ledger, the logs and the record are
-outside the data folder."""
+The amount of data on the disk is bounded, because only a user's newest 40 memories and 3 items are kept. The journal
+retains its newest 4 MB; its file keeps its largest size until an erasure rewrites it. Stores reuse the pages of removed
+memories, so their files keep their largest size. `erasures` grows with each erased id (36 bytes), since a restore
+repeats the erasures; the size of `owners` is limited by a maximum number of runs. The ledger, the logs and the record
+are outside the data folder."""
 
 Value = Callable[[Sample], float]
 
@@ -61,11 +61,11 @@ def report(joined: Sequence[Joined]) -> str:
     head = [
         f"# A soak of {hours:.1f} hours",
         "",
-        "Written by `python -m ops.soak --report FOLDER...` from the records of `python -m ops.soak`. Users remember,",
-        "publish events, recall, list, run hooks and runs, and share, search and rate items, over ZeroMQ, HTTP and the",
-        "relay; streams follow the events of five of them. Memories are forgotten and erased, and whole users",
-        "erased. The daemon is killed (SIGKILL) and stopped (SIGTERM) in turn, under load. After each restart, and at",
-        "the end, all stores are compared with a ledger of the acknowledged writes.",
+        "Written by `python -m ops.soak --report FOLDER...` from the records of `python -m ops.soak`. Users store,",
+        "recall and list memories, publish events, call hooks, perform runs, and share, search and rate items, over",
+        "ZeroMQ, HTTP and the relay. Streams follow the events of five users. Memories are forgotten, and memories and",
+        "whole users are erased. The daemon is killed (SIGKILL) and stopped (SIGTERM) in turn, under load. After each",
+        "restart, and at the end, all stores are compared with a ledger of the acknowledged writes.",
         "",
     ]
     sections = [line for one in joined for line in _section(one)]
@@ -106,13 +106,13 @@ def _promises(one: Joined) -> list[str]:
         ready.setdefault(restart["how"], []).append(float(restart["ready_s"]))
     compared = [int(line["memories"]) for line in one.lines("compared")]
     rows = [(what, f"{found[kind]}") for kind, what in _PROMISES.items()]
-    started = ", ".join(f"{len(s)} times after {how} (ready in {max(s):.1f} s at most)" for how, s in ready.items())
+    started = ", ".join(f"{len(s)} times after a {how} (ready in at most {max(s):.1f} s)" for how, s in ready.items())
     complaints: Counter[str] = Counter()
     for line_ in (*one.lines("restart"), *one.lines("end")):
         complaints.update(line_["complaints"])
     return [
-        f"The daemon was restarted: {started or 'never'}. {len(compared)} comparisons of all stores with the ledger",
-        f"covered {sum(compared):,} memories. Its logs have {_listed(complaints) or 'no warnings or errors'}.",
+        f"Restarts of the daemon: {started or 'none'}. {len(compared)} comparisons of all stores with the ledger",
+        f"covered {sum(compared):,} memories. Warnings and errors in its logs: {_listed(complaints) or 'none'}.",
         "",
         *_table(("broken promise", "times"), rows),
         *(f"- {finding['kind']}: {finding['user']} {finding['what']}" for finding in list(one.lines("finding"))[:20]),
