@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS numbers (user TEXT PRIMARY KEY, next INTEGER) WITHOUT
 
 
 class Finding(NamedTuple):
-    """A broken promise: `lost`, `doubled`, `risen` (removed, but there again) or `foreign` (another user's mark)."""
+    """A broken promise: `lost`, `doubled`, `risen` (removed, but reappeared) or `foreign` (another user's mark)."""
 
     kind: str
     user: str
