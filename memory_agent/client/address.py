@@ -38,7 +38,7 @@ class Address:
     def require(self) -> None:
         """Raise `UnavailableError` if the address is local and no daemon serves the data folder.
 
-        From then on until `release`, the daemon does not end because it is idle.
+        Until `release`, an idle daemon then does not end.
         """
         if not self.is_local:
             return
@@ -103,8 +103,7 @@ def find_daemon(
     cells: Path | str | None = None,
     user_id: str | None = None,
 ) -> Address:
-    """Return the address and key for the daemon at `endpoint`, or for the one that serves `data_dir`; with a file of
-    `cells`, for that of the user's cell.
+    """Return the address and key for the daemon at `endpoint`, of `data_dir`, or of the user's cell (file `cells`).
 
     Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN. Raises `SettingsError`, and
     `InvalidInputError` for a user without a cell.

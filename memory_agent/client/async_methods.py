@@ -398,11 +398,13 @@ class AsyncMemoryMethods:
         return await self._ask("quarantined", after=after, limit=limit)
 
     async def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError`."""
+        """Retry the quarantined events with these ids (default: all). Raises `InvalidInputError`."""
         return await self._ask("retry_quarantined", ids=ids)
 
     async def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete the quarantined events with these ids, or all without `ids`, and count. Raises `InvalidInputError`."""
+        """Delete the quarantined events with these ids (default: all); return their number. Raises
+        `InvalidInputError`.
+        """
         return await self._ask("drop_quarantined", ids=ids)
 
     async def list(

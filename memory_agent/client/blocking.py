@@ -42,13 +42,13 @@ class MemoryClient(MemoryMethods):
         key_file: Path | str | None = None,
         cells: Path | str | None = None,
     ) -> None:
-        """Connect to the daemon at `endpoint`, to the daemon of `data_dir`, or to the one that `cells` chooses.
+        """Connect to the daemon at `endpoint`, to the daemon of `data_dir`, or to the user's cell.
 
-        `cells` is a file for `read_cells`, which chooses by `user_id`. `data_dir` defaults to $MEMORY_AGENT_DATA_DIR,
-        else to the platform's folder. The key is a `token` or the file that `keys create` wrote; without either,
-        $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN, else the data folder's own token. `user_id` defaults to the user
-        of the key, or to `default` with a key for all users. `curve+tcp://` endpoints need the file of a CURVE key.
-        Raises `SettingsError` for an unreadable file, and `InvalidInputError`.
+        `cells` is a file for `read_cells`; it determines the cell from `user_id`. `data_dir` defaults to
+        $MEMORY_AGENT_DATA_DIR, else to the platform's folder. The key is a `token` or the file that `keys create`
+        wrote; without either, $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN, else the data folder's own token.
+        `user_id` defaults to the user of the key, or to `default` with a key for all users. `curve+tcp://` endpoints
+        need the file of a CURVE key. Raises `SettingsError` for an unreadable file, and `InvalidInputError`.
         """
         super().__init__(self._ask_daemon)
         self._address = find_daemon(data_dir, endpoint, token, key_file, cells, user_id)

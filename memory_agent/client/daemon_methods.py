@@ -75,7 +75,7 @@ class DaemonMethods:
         return self._ask("quarantined", after=after, limit=limit)
 
     def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
-        """Retry the quarantined events with these ids, or all without `ids`. Raises `InvalidInputError`.
+        """Retry the quarantined events with these ids (default: all). Raises `InvalidInputError`.
 
         >>> memory.retry_quarantined([1])
         RetryReport(handled=0, still_failing=1)
@@ -83,7 +83,7 @@ class DaemonMethods:
         return self._ask("retry_quarantined", ids=ids)
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete the quarantined events with these ids, or all without `ids`, and count. Raises `InvalidInputError`.
+        """Delete the quarantined events with these ids (default: all); return their number. Raises `InvalidInputError`.
 
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])

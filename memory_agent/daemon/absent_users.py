@@ -32,7 +32,7 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Recalls use a separate empty memory, so that other answers do not show them. For a single event loop."""
+    """Answers recalls from a separate empty memory, so that other reads do not return them. For a single event loop."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class AbsentUsers:
         learning: LearningSettings,
         shared: SharedStore,
     ) -> None:
-        """The empty memories are kept in `folder`, which is replaced."""
+        """The empty memories are kept in `folder`, whose former content is deleted."""
         self._data_dir = data_dir
         self._folder = folder
         self._recall_settings = recall
@@ -97,7 +97,7 @@ class AbsentUsers:
             degraded = tuple(one for one in result.degraded if one == "global_unavailable")
             return msgspec.structs.replace(
                 result, degraded=degraded
-            )  # other missing parts could not have found anything
+            )  # without memories, the other parts had nothing to find
         if isinstance(result, MemoryStats):
             return msgspec.structs.replace(result, user_id=user_id, disk_bytes=0)  # the files belong to the daemon
         if isinstance(result, msgspec.Struct) and "user_id" in result.__struct_fields__:
@@ -106,7 +106,7 @@ class AbsentUsers:
         return result
 
     def _feedback(self, user_id: str, params: FeedbackParams) -> bytes | None:
-        """Accept feedback on a recall without results, which has no memory to credit."""
+        """Accept feedback on a recall that found nothing, so that there is no memory to credit."""
         if params.used or self._recalls.get(params.recall_id) != user_id:
             return None
         feedback_payload(params.recall_id, params.used, params.quality, params.comment)

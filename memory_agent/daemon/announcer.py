@@ -1,4 +1,4 @@
-"""Publishes the log of changes of shared items as relay events, for followers.
+"""Publishes the log of changes to shared items as relay events, for followers.
 
 Delivery is at least once: an entry is deleted from the log when the relay has acknowledged its event. Before a removal
 is published, the earlier journal events of the item are erased. Publishers wait while the relay scans for these events,
@@ -18,7 +18,7 @@ from relay.access import local_identity
 from relay.log import log
 
 _TIMEOUT_S = 10.0
-_REST = 20.0  # pause after an erasure, as a multiple of its duration: publishers wait 5 % of the time
+_REST = 20.0  # pause after an erasure, as a multiple of its duration, so that publishers wait 5 % of the time
 _CALLER = Caller(user_id=SHARED_USER)
 
 

@@ -43,7 +43,7 @@ def capacity_here(settings: DaemonSettings) -> Capacity:
 
 
 def usable_memory_bytes(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
-    """Return the machine's memory, or the least limit of this process's control groups (v2) if that is lower."""
+    """Return the machine's memory, or the lowest limit of this process's control groups (v2) if that is lower."""
     limits = [int(text) for text in control_group_limits("memory.max", own, groups) if text != "max"]
     return min([psutil.virtual_memory().total, *limits])
 

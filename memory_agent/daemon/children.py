@@ -32,7 +32,10 @@ _OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would e
 
 
 def embedder_arguments(settings: Settings, endpoint: str) -> tuple[str, ...]:
-    """Return the arguments of the embedder process. Keys are only named in them, because other users can read them."""
+    """Return the arguments of the embedder process.
+
+    They contain only the names of its keys, because other users can read the arguments.
+    """
     parts = (settings.embedder, former_of(settings), settings.tracing)
     own, former, tracing = (msgspec.json.encode(one).decode() for one in parts)
     return ("--endpoint", endpoint, "--settings", own, "--former", former, "--tracing", tracing)
@@ -68,7 +71,7 @@ class Child:
             self._watch = asyncio.create_task(self._keep_alive())
 
     async def stop(self) -> None:
-        """End the process permanently, with SIGTERM, then SIGKILL."""
+        """End the process with SIGTERM, then SIGKILL, and do not restart it."""
         self._stopped = True
         if self._watch is not None:
             self._watch.cancel()

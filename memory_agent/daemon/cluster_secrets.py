@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _VALID = timedelta(days=3650)
 _EARLIER = timedelta(days=1)  # for clocks that are behind
-_LOOPBACK = "127.0.0.1"  # Ray's processes of one machine may also use it
+_LOOPBACK = "127.0.0.1"  # Ray's processes on one machine may also use it
 _FILES = {
     "RAY_TLS_CA_CERT": "ca.pem",
     "RAY_TLS_SERVER_CERT": "ray.pem",

@@ -30,7 +30,7 @@ def in_common() -> dict[str, int | str]:
 
 
 def require_compatible(params: JoinParams, model: str | None) -> None:
-    """Raise `NodeMismatchError` with advice if a machine differs from this daemon, whose model is `model`."""
+    """Raise `NodeMismatchError` with advice if a machine is incompatible with this daemon, which uses `model`."""
     for what, expected in in_common().items():
         own = params.in_common.get(what, 0)
         if own != expected:
@@ -49,7 +49,7 @@ def _advice(own: int | str, expected: int | str, version: str) -> str:
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """Encode the settings that differ from their defaults, so that versions without the other settings accept them."""
+    """Encode only the settings that differ from their defaults, since another version may not support the others."""
     return msgspec.msgpack.encode(_differing(settings))
 
 
@@ -66,7 +66,7 @@ def decode_settings(encoded: bytes) -> Settings:
 def _differing(settings: msgspec.Struct) -> Mapping[str, Any]:
     default, config = type(settings)(), settings.__struct_config__
     values = {name: getattr(settings, name) for name in settings.__struct_fields__}
-    tag = {config.tag_field: config.tag} if config.tag_field else {}  # chooses the struct of a union
+    tag = {config.tag_field: config.tag} if config.tag_field else {}  # selects the struct of the union
     return tag | {
         name: _differing(value) if isinstance(value, msgspec.Struct) else value
         for name, value in values.items()

@@ -76,7 +76,7 @@ class Components:
     _doors: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = field(default=(), init=False)
 
     def open_doors(self, requests_in_flight: int, http: HttpDoor | None) -> None:
-        """Listen for requests, which wait for `work`."""
+        """Listen for requests. They are answered once `work` runs."""
         credentials = Credentials(self.layout.data_dir)
         reception = Reception(self.service, credentials, requests_in_flight)
         self.requests, self.http = reception.requests, http
@@ -182,7 +182,7 @@ async def _open_event_path(
 
 @asynccontextmanager
 async def _block_publisher(relay: Endpoints, limits: EventLimits) -> AsyncIterator[Publisher]:
-    """Open a publisher only for blocks, so that nothing else counts as unacknowledged."""
+    """Open a publisher that is used only for blocks, so that all its unacknowledged events are blocks."""
     publisher = Publisher(relay.ingest, limits=limits)
     try:
         yield publisher

@@ -13,7 +13,7 @@ from memory_agent.records.placement import HOME
 _BUSY_S = 30.0
 """How long after a request a user counts as busy."""
 _UNBALANCED = 2.0
-"""Awake users per core by which the nodes may differ."""
+"""By how many awake users per core the nodes may differ."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Directory:
 
     The first users to wake get their own hosts, up to `dedicated_limit`; the others share `shared_hosts` hosts, on each
     node. A waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties.
-    By itself, it would put two of eight users on one of eight hosts in 99.8 of 100 cases.
+    With hashing alone, at least two of eight users would share one of eight hosts in 99.8 of 100 cases.
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
@@ -66,7 +66,7 @@ class Directory:
         return self._assign(user_id, now_s, node).host
 
     def host_of(self, user_id: str) -> str | None:
-        """Does not count as a request."""
+        """Return the user's host, or None if the user is asleep. Does not count as a request."""
         seat = self._seats.get(user_id)
         return None if seat is None else seat.host
 
@@ -106,7 +106,7 @@ class Directory:
         return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
 
     def misplaced(self, now_s: float) -> str | None:
-        """Return a busy user who shares a host with busy users while another shared host has none; else None."""
+        """Return a busy user who shares a host with other busy users while another shared host has none, or None."""
         busy = self._busy(now_s)
         if all(busy[host] for host in self._shared):
             return None

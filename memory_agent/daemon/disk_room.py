@@ -13,7 +13,7 @@ from relay.log import log
 
 _FULL = 2
 _ROOMY = 8
-"""A disk is full below `_FULL` times the stores' reserve, and has room again from `_ROOMY` times the reserve on."""
+"""A disk is full if less than `_FULL` times the stores' reserve is free, until `_ROOMY` times the reserve is free."""
 
 
 class DiskRoom:
@@ -44,7 +44,7 @@ class DiskRoom:
         return self._can_write(needed)
 
     def _can_write(self, size_bytes: int) -> bool:
-        """Return whether a file can be written: not beyond a disk quota, and not on a read-only disk."""
+        """Return whether a file can be written, which a disk quota or a read-only disk may prevent."""
         try:
             with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
                 while size_bytes > 0:

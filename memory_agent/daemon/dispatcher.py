@@ -1,9 +1,9 @@
 """Reads the journal by cursor, passes each event to its user's lane, and then commits the cursor.
 
 The cursor is the low-water mark: every earlier event is durable in a memory or in quarantine. If the memory is on
-another node, it must be archived, too. After a crash, later events are read again, and each user's store recognises the
-events that it has. An event published under `system` waits in `Parking` until the owner of its run or session is known
-(setting `daemon.owner_claims`).
+another node, the event must also be archived. After a crash, later events are read again, and each user's store
+recognises the events that it already contains. An event published under `system` waits in `Parking` until the owner of
+its run or session is known (setting `daemon.owner_claims`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Dispatcher:
         notice: Notice = lambda *_: None,
         archive_interval_s: float = 5.0,
     ) -> None:
-        """`notice` receives each event once its user is known; after a restart, uncommitted events come again."""
+        """`notice` receives each event once its user is known, and after a restart, uncommitted events again."""
         self._archive_interval_s = archive_interval_s
         self._journal = journal
         self._hosts = hosts
@@ -74,7 +74,7 @@ class Dispatcher:
         self.counts: Counter[str] = Counter()
         self.ingestion = Histogram()
         self.lags = Histogram()
-        """The age of each event when it was ingested, since the relay received it."""
+        """The time from the receipt of each event by the relay to its ingestion."""
         hosts.watch(self)
 
     async def run(self) -> None:
@@ -138,8 +138,9 @@ class Dispatcher:
         return frozenset(found)
 
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
-        """Make this user, whose client began a run, the owner of its events under `system`. Durable with the next
-        commit.
+        """Make the user whose client began a run the owner of the run's events published under `system`.
+
+        Durable with the next commit.
 
         `is_vouched`: whether the run was published with a key for all users. Releases events that wait for this owner.
         """
@@ -151,7 +152,7 @@ class Dispatcher:
         return self.read_through - self._handled_through()
 
     def waiting(self) -> int:
-        """Return how many events wait to be ingested, at most 200 per user, without lanes that errors delay."""
+        """Return how many events wait to be ingested: at most 200 per user, and none in lanes that errors delay."""
         return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
     @property
@@ -400,7 +401,7 @@ class Dispatcher:
         return self._below(lane.oldest_pending for lane in self._lanes.values())
 
     def _below(self, oldest: Iterable[int | None]) -> int:
-        """Return the last number below all of `oldest` and the parked events, at most the last number read."""
+        """Return the number before the first of `oldest` and the parked events, but at most the last number read."""
         below = [seq - 1 for seq in (*oldest, self._parking.oldest()) if seq is not None]
         return min([self.read_through, *below])
 

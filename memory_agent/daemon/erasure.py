@@ -71,7 +71,8 @@ _ROUND_S = 600.0
 class DaemonEraser:
     """Carries out erasures for the users of one daemon. Must be used from a single event loop.
 
-    A user on another node comes home first: intents and histories of erasures are files of the daemon's own machine.
+    A user on another node is moved home first, because intents and histories of erasures are files on the daemon's own
+    machine.
     """
 
     def __init__(
@@ -123,7 +124,10 @@ class DaemonEraser:
         await self.finish(list(known_users(self._data_dir)))
 
     async def finish(self, user_ids: Iterable[str]) -> None:
-        """Complete erasures of these users that have not reached the journal yet, after a crash or by retention."""
+        """Complete the erasures of these users that have not reached the journal yet.
+
+        A crash interrupted them, or retention began them.
+        """
         for user_id in user_ids:
             try:
                 async with self._lock_of(user_id):
@@ -192,7 +196,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_compacted(wait_s))
 
     async def _forgotten_shared(self, user_id: str, *, dry_run: bool = False) -> tuple[SharedPart, str | None]:
-        """Withdraw the user's shared items, unless `dry_run`; return the counts, and why any item remains.
+        """Withdraw the user's shared items, unless `dry_run`; return the counts, and the reason if items remain.
 
         Neither an unreadable store of shared items nor a full journal prevents the erasure of the user's own memories.
         """
@@ -281,7 +285,7 @@ async def _lane_timeout(user_id: str) -> AsyncIterator[None]:
         async with asyncio.timeout(_LANE_PATIENCE_S):
             yield
     except TimeoutError as error:
-        raise DeadlineExceededError(f"{user_id}: a batch is under way and does not end") from error
+        raise DeadlineExceededError(f"{user_id}: a batch is being ingested and has not ended") from error
 
 
 def _now() -> datetime:
@@ -334,7 +338,7 @@ class RetentionRounds:
         return [user_id for user_id in asleep if self._is_due(user_folder(self._data_dir, user_id), now)]
 
     def _is_due(self, folder: Path, now: datetime) -> bool:
-        """Whether a user who is not awake at home must be visited. Users on other nodes are, once per interval."""
+        """Whether a user not awake at home must be visited. Users on other nodes are visited once per interval."""
         try:
             placement = read_placement(folder)
         except StoreError:

@@ -40,7 +40,7 @@ _NODES = ("joining", "up", "leaving", "full")
 
 @dataclass(frozen=True)
 class Family:
-    """One figure: its values by the tuple of its labels' values, or a histogram. The name lacks the prefix."""
+    """One figure: a value for each tuple of label values, or a histogram. The name is without its prefix."""
 
     name: str
     help: str
@@ -69,16 +69,16 @@ def _of_answers(status: DaemonStatus, components: Components) -> Iterator[Family
     service = components.service
     yield Family("recall_seconds", "Duration of recalls in the daemon.", service.recall_latency.histogram)
     degraded = _listed(service.degraded, REASONS)
-    yield Family("recalls_degraded", "Recalls without some part, by reason.", degraded, ("reason",), "counter")
+    yield Family("recalls_degraded", "Recalls that lacked a part, by reason.", degraded, ("reason",), "counter")
     judged = {("judge",): service.judged[False], ("cache",): service.judged[True]}
     yield Family("recalls_judged", "Recalls whose memories a judge selected.", judged, ("source",), "counter")
     requests = {(verb, "failed" if failed else "answered"): n for (verb, failed), n in service.requests.items()}
-    yield Family("requests", "Requests of all doors.", requests, ("verb", "outcome"), "counter")
+    yield Family("requests", "Requests received by all doors.", requests, ("verb", "outcome"), "counter")
     running = 0 if components.requests is None else len(components.requests)
     yield Family("requests_running", "Requests that are being answered.", _one(running))
     streams = 0 if components.http is None else components.http.streams
     yield Family("streams", "Streams of events or blocks that clients follow over HTTP.", _one(streams))
-    yield Family("block_seconds", "From an event's arrival to the block it caused.", components.reactor.histogram)
+    yield Family("block_seconds", "Time from an event's arrival to the block it caused.", components.reactor.histogram)
     triggers = _listed(status.triggers, _TRIGGERS)
     yield Family("triggers", "Events that a trigger names, by outcome.", triggers, ("outcome",), "counter")
 
@@ -96,10 +96,10 @@ def _of_ingestion(status: DaemonStatus, components: Components) -> Iterator[Fami
 
 def _of_journal(stats: RelayStats) -> Iterator[Family]:
     journal = stats.journal
-    yield Family("ack_seconds", "From the receipt of a publish to its acknowledgement.", stats.acks)
+    yield Family("ack_seconds", "Time from the receipt of published events to their acknowledgement.", stats.acks)
     masked = sum(number for name, number in stats.counts.items() if name.startswith("masked_"))
     counts = _listed({**stats.counts, "masked": masked}, (*_RELAY, "masked"))
-    yield Family("relay_counts", "Counts of the relay.", counts, ("count",), "counter")
+    yield Family("relay_counts", "Counters of the relay.", counts, ("count",), "counter")
     yield Family("journal_events_stored", "Events ever stored in the journal.", _one(journal.last_seq), kind="counter")
     yield Family("journal_events", "Events in the journal.", _one(journal.entries))
     yield Family("journal_file_bytes", "Size of the journal's file.", _one(journal.file_bytes))

@@ -150,7 +150,7 @@ class _Job:
 class Workers:
     """The threads of one socket, of which at most half serve one user.
 
-    Further requests of that user wait in a queue, from which a thread that finishes one of its requests takes the next.
+    Further requests of that user wait in a queue. A thread that finishes one of the user's requests takes the next.
     Each thread receives, answers and replies itself: passing requests between threads took 0.5 ms (measured).
     """
 
@@ -448,7 +448,7 @@ class MemoryHost:
                 log.warning("memory.not_archived", user_id=user_id, code=error.code)
 
     def _report(self, memory: Memory, now: datetime) -> None:
-        """If the shared store is unavailable, the next upkeep reports again."""
+        """If the shared store is unavailable, the next upkeep repeats the report."""
         with suppress(UnavailableError):
             memory.shared.report(now - timedelta(seconds=self._settings.shared.report_after_s))
 
@@ -465,7 +465,7 @@ class MemoryHost:
 
     @property
     def _is_away(self) -> bool:
-        """Whether this host is on another machine than the daemon."""
+        """Whether this host is on a different machine from the daemon."""
         return self._lease is not None
 
     def _awake(self, user_id: str, placement: Placement) -> Memory:
@@ -477,7 +477,7 @@ class MemoryHost:
             memory = self._memories.get(user_id)
             if memory is not None and placement.epoch < opened:  # a late request
                 raise FencedError(str(user_folder(self._data_dir, user_id)), placement.epoch, opened)
-            if memory is not None and placement.epoch > opened:  # the user was away since
+            if memory is not None and placement.epoch > opened:  # the user has been on another node since
                 del self._memories[user_id]
                 memory.abandon()
                 self._forget(user_id)

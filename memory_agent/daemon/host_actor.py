@@ -1,4 +1,4 @@
-"""The class of the Ray actors that host users. Does not import Ray, which creates its processes (`ray_supervisor`)."""
+"""The class of the Ray actors that host users. This module does not import Ray; `ray_supervisor` starts the actors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HostActor:
         answer_threads: int,
         ingest_threads: int,
     ) -> None:
-        """On another machine than the daemon's, `place` and `endpoints` are None: that machine's file has them."""
+        """On a machine other than the daemon's, `place` and `endpoints` are None: its own file contains them."""
         configure_logging("warning")
         return_freed_memory()
         threading.Thread(target=_end_with, args=(os.getppid(),), name="parent-watch", daemon=True).start()
@@ -69,7 +69,7 @@ class HostActor:
         return self._host.call_awake(user_id, method, params, request.remaining_ms(time.time()))
 
     def keep_up(self, fill_vectors: bool) -> HostFigures:
-        """Like `MemoryHost.keep_up`, at the current time. Adds the memory of the process."""
+        """Like `MemoryHost.keep_up`, at the current time. Adds the memory use of the process to the figures."""
         figures = self._host.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
         return msgspec.structs.replace(figures, resident_bytes=resident_bytes(os.getpid()))
 

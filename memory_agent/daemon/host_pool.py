@@ -38,8 +38,8 @@ CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written
 class PoolFigures:
     """The figures of the hosts in use, the number of spares, and counts since the daemon started.
 
-    `lost` counts hosts that ended and were replaced, and `calls` calls to servers of models, by part and name in
-    `CALLS`.
+    `lost` is the number of hosts that ended and were replaced. `calls` has the numbers of requests to servers of
+    models, by part and by name in `CALLS`.
     """
 
     hosts: tuple[HostFigures, ...] = ()
@@ -82,7 +82,7 @@ class HostPool:
         return len(self._used)
 
     def nodes(self) -> dict[str, int]:
-        """Return the cores of the nodes that may receive users now, with the daemon's own."""
+        """Return the cores of the nodes that may receive users now, including the daemon's own."""
         return {node: cores for node, cores in self._reached().items() if node not in self._full}
 
     def full_nodes(self) -> set[str]:
@@ -226,7 +226,7 @@ class HostPool:
         async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
             was_full = host.node in self._full
             now_s, has_room = await host.renew(written_s, lease_s, was_full, timeout_s)
-            if was_full or not has_room:  # while a disk is full, all its hosts check for much room
+            if was_full or not has_room:  # while a disk is full, its hosts require more room
                 self._note_room(host.node, has_room=has_room)
             return now_s
 

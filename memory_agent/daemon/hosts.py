@@ -70,7 +70,7 @@ class Watcher(Protocol):
     def lost(self, user_id: str) -> Awaitable[None] | None:
         """The memory's host was lost, with everything that was not archived.
 
-        Requests wait for the returned awaitable, until lost events are memories again.
+        Requests wait for the returned awaitable, which completes once the lost events are memories again.
         """
 
 
@@ -353,7 +353,7 @@ class Hosts:
     ) -> bytes:
         """Retry if the host was not up or, for a repeatable request, if it died.
 
-        `waits`: whether the request must find all events that were memories before.
+        `waits`: whether the request waits until events that a lost host had not archived are memories again.
         """
         while deadline_s > time.monotonic():
             if waits and request.user_id in self._recoveries:  # the host was lost during this request
@@ -381,13 +381,13 @@ class Hosts:
             await asyncio.wait((recovery,), timeout=deadline_s - time.monotonic())
 
     async def _recover_in_between(self, user_id: str, deadline_s: float) -> None:
-        """As `_recovery`, inside `_busy_user`. Meanwhile the user is not busy: events may have to wake it."""
+        """Like `_recovery`, inside `_busy_user`. During the wait, the user is not busy, so that events can wake it."""
         self._count_out(user_id)
         try:
             await self._recovery(user_id, deadline_s)
             await self._seat(user_id)
         except BaseException:
-            self._busy[user_id] += 1  # for the end of `_busy_user`
+            self._busy[user_id] += 1  # because `_busy_user` counts the user out when it ends
             raise
 
     @asynccontextmanager
@@ -409,7 +409,7 @@ class Hosts:
     async def _seat(self, user_id: str) -> None:
         """Seat a user who is asleep, and count one request. Users without a seat wait in order of arrival.
 
-        In a cluster this goes on if the caller gives up: a move must not end halfway.
+        In a cluster, this continues even if the caller gives up, because a move must not end halfway.
         """
         if self._cluster is None:
             await self._seat_now(user_id)
@@ -487,7 +487,7 @@ class Hosts:
         self._changed.set()
 
     def _recover(self, user_id: str) -> None:
-        """Start to deliver again a user's events that were not archived."""
+        """Start to redeliver a user's events that were not archived."""
         waits = [awaitable for watcher in self._watchers if (awaitable := watcher.lost(user_id)) is not None]
         if waits:
             recovery = self._recoveries[user_id] = asyncio.gather(*waits, return_exceptions=True)
@@ -523,7 +523,10 @@ class Hosts:
         return node
 
     async def _move(self, user_id: str, node: str) -> None:
-        """Move a user who is asleep. Files at home are archived first; others were when the user fell asleep."""
+        """Move a user who is asleep.
+
+        Files at home are archived first. Files on other nodes were archived when the user fell asleep.
+        """
         placements, timeout_s = self._in_cluster.placements, self._settings.ingest_timeout_s
         former = placements.known(user_id)
         if former is not None and former.node == HOME:
@@ -534,10 +537,10 @@ class Hosts:
                 placements.note_archived(user_id, position)
         moved = placements.move(user_id, node)
         reached = self._pool.nodes().keys() | self.full_nodes()
-        if former is not None and former.node in reached and former.node != node:  # not lost just now
+        if former is not None and former.node in reached and former.node != node:  # that node was not just lost
             try:
                 await self._pool.any_on(former.node).discard(user_id, moved.epoch, timeout_s)
-            except MemoryAgentError as error:  # files that do not count any more
+            except MemoryAgentError as error:  # the files are already outdated
                 log.warning("files.not_discarded", user_id=user_id, node=former.node, code=error.code)
 
     def _placed(self, request: HostRequest) -> HostRequest:

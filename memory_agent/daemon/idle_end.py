@@ -78,7 +78,7 @@ def calls_lock(layout: Layout) -> Iterator[int]:
 
 
 def forget_client() -> None:
-    """Undo what this process inherited from the client that started it. No core files, which would contain memories."""
+    """Undo what this process inherited from its client. Disable core files, because they would contain memories."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o077)
     for limit in _LIMITS:
@@ -89,7 +89,7 @@ def forget_client() -> None:
 
 
 def release_start() -> None:
-    """Close the lock file on standard input, with which this process was started: others may start a daemon now."""
+    """Close the lock file on standard input, which this process inherited. Others may then start a daemon."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

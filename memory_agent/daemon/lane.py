@@ -38,7 +38,8 @@ _LONGEST_PAUSE_S = 5.0
 _WAKE_DEADLINE_MS = 10_000.0
 _MOST_UNSAVED = 100_000
 _LOST_WEIGHT = 0.25
-"""How much the loss of a host with its lease counts as a crash: its machine may have failed instead."""
+"""The part of a crash for which the loss of a host with its lease counts, because its machine may have failed instead.
+"""
 _SAVED_POLL_S = 0.2
 
 T = TypeVar("T")
@@ -306,7 +307,7 @@ class Lane:
         return batch
 
     def _full_batch_after(self, batch: list[Pending]) -> list[Pending]:
-        """Return the following batch, for the host to embed in advance, or nothing if it is not full."""
+        """Return the next batch, for the host to embed in advance, or nothing if that batch is not full."""
         if batch[0].late:
             return []
         following = list(islice(self._queue, len(batch), len(batch) + self._settings.batch_events + 1))

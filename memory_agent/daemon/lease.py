@@ -19,7 +19,7 @@ _RENEWALS = 6
 _MARGIN = 1.1
 """By how much the clock of a host may be slower than the daemon's."""
 _STOPPED = 0.25
-"""How late, as a share of a lease, the daemon's own timers are if it was stopped."""
+"""If the daemon's own timers are late by more than this share of a lease, the daemon was stopped."""
 _START_S = 60.0
 
 
@@ -54,9 +54,9 @@ async def keep_lease(
 ) -> None:
     """Renew the lease of a host until it has not replied for so long that its lease has ended.
 
-    `renew` calls `Lease.renew` on the host, with a timeout in seconds as last argument. `is_gone`: whether the process
-    has ended, as far as is known here. `may_start`: whether a host that has not replied yet may still start. If the
-    daemon itself was stopped, it has placed no user elsewhere: a host that replies again keeps its users.
+    `renew` calls `Lease.renew` on the host, with a timeout in seconds as the last argument. `is_gone`: whether the
+    process has ended, as far as is known here. `may_start`: whether a host that has not replied yet may still start. If
+    the daemon itself was stopped, it has placed no user elsewhere: a host that replies again keeps its users.
     """
     written_s = 0.0
     deadline_s = time.monotonic() + _START_S

@@ -110,7 +110,7 @@ class LocalSupervisor:
         return {}
 
     async def end_node(self, node: str) -> None:
-        """As `Supervisor.end_node`: there are none."""
+        """Does nothing, because other machines cannot join."""
 
     def parts(self) -> tuple[PartStatus, ...]:
         """The threads' memory is counted as the daemon's."""
@@ -245,7 +245,7 @@ class ThreadHost(Host):
         return os.getpid()
 
     def end(self) -> None:
-        """Returns at once: a request in progress ends, and then its memory is closed, in a thread."""
+        """Returns at once. A thread waits for the requests in progress and then closes their memories."""
         self.is_gone = True
         super().end()
         threading.Thread(target=self._close, name=f"{self.name}-end", daemon=True).start()
@@ -286,7 +286,10 @@ def _allow_open_files() -> None:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a daemon thread, which may outlast a timeout. The loop waits for threads of its executor."""
+    """Run `work` in a daemon thread, which may outlast a timeout.
+
+    The loop's executor is not used, because the loop waits for the executor's threads.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

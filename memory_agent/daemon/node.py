@@ -71,7 +71,7 @@ def serve_node(joining: Joining, settings: Settings, layout: Layout) -> int:
 
 
 def _claim(layout: Layout) -> None:
-    """Mark the folder as one of a machine that joined. A daemon's own folder, which is no copy, is refused."""
+    """Mark the folder as that of a machine that joined. Raises `SettingsError` if it is a daemon's own folder."""
     marker = layout.node_marker
     if layout.journal.exists() or (not marker.exists() and (layout.data_dir / USERS_FOLDER).exists()):
         reason = f"{layout.data_dir} contains a daemon's memories; choose a folder for this machine's part"
@@ -89,7 +89,7 @@ def _delete_users(layout: Layout) -> None:
 
 
 def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> None:
-    """Raise `NodeMismatchError` if the daemon's clock was surely too far off, however long its answer took."""
+    """Raise `NodeMismatchError` if the clocks differ by too much, allowing for the time that the answer took."""
     off_s = min(answered_s - grant.now_s, 0.0) or max(asked_s - grant.now_s, 0.0)
     if abs(off_s) > grant.clock_tolerance_s:
         tolerance = f"within {grant.clock_tolerance_s:g} s"
@@ -174,7 +174,7 @@ class _NodeProcess:
         return raylet
 
     def _prepared(self, grant: JoinGrant) -> dict[str, str]:
-        """Write what Ray and the hosts of this machine read; return their variables."""
+        """Write the files that Ray and the hosts of this machine read; return their environment variables."""
         run = self._layout.run
         curve = CurvePair(*grant.curve)
         place = Place(
@@ -222,7 +222,7 @@ class _NodeProcess:
         try:
             frames = await socket.request(call.encode("", self._joining.token()), timeout_s)
         except UnavailableError as error:
-            raise UnavailableError(f"no daemon at {endpoint} that knows this key") from error
+            raise UnavailableError(f"no daemon at {endpoint} that accepts this key") from error
         finally:
             socket.close()
         return decode_reply(frames[0], call.verb.result)

@@ -119,7 +119,7 @@ class Nodes:
         """Forget a machine whose hosts do not answer, until it joins again. Idempotent."""
         if self._joined.pop(name, None) is not None:
             log.warning("node.lost", node=name)
-            ending = asyncio.create_task(self._end(name))  # if its Ray lives, it joins again
+            ending = asyncio.create_task(self._end(name))  # if its Ray is still running, it joins again
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
 
@@ -151,7 +151,7 @@ class Nodes:
         log.info("node.left", node=name)
 
     async def _end(self, name: str) -> None:
-        """End Ray on a machine; if that fails, the machine notices itself that it left or must join again."""
+        """End Ray on a machine; if that fails, the machine itself finds out that it has left or must join again."""
         try:
             await self._supervisor.end_node(name)
         except UnavailableError as error:

@@ -1,4 +1,4 @@
-"""The runs that began since this daemon started, and have not ended. During a run, the daemon is not idle."""
+"""The runs that have begun since this daemon started and have not ended. During a run, the daemon is not idle."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OpenRuns:
 
     def begin(self, user_id: str, run_id: str, session_id: str | None) -> None:
         key = (user_id, session_id or run_id)
-        self._began_s.pop(key, None)  # the latest is the last
+        self._began_s.pop(key, None)  # moves it to the end
         self._began_s[key] = (run_id, self._now())
         self._drop_interrupted()
 

@@ -42,7 +42,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cluster_identity(curve: CurvePair | None) -> Identity:
-    """Return the credentials for a host on another machine, whose server key and only known client key are the pair."""
+    """Return the credentials for a host on another machine.
+
+    The pair is its server key and the only client key that it accepts.
+    """
     return Identity() if curve is None else Identity(curve=curve, server=curve.public)
 
 

@@ -79,7 +79,7 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
     if settings.cluster.listen:
         require_address("cluster.listen", settings.cluster.listen)
         if not settings.archive.url:
-            reason = "needs archive.url: a folder or object store, which all machines reach, for the users' memories"
+            reason = "needs archive.url: for the users' memories, a folder or object store that all machines can reach"
             raise SettingsError("cluster.listen", reason)
         ObjectStore.open(settings.archive)
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here instead of in each host

@@ -1,9 +1,9 @@
 """The supervisor of the full form: relay and embedder as child processes, hosts as Ray actors.
 
 Only this file imports Ray, which starts, names and restarts host processes, and carries calls about the process.
-Requests and batches of events use the sockets of the host (`host`), which is five times as fast. Ray never retries a
-task (`max_task_retries=0`), because the first attempt may have run: the dispatcher retries, and the store recognises
-repeats. An actor can outlive its raylet, so the store's own lock and epoch guarantee one writer.
+Requests and batches of events use the sockets of the host (`host`), which are five times as fast as calls through Ray.
+Ray never retries a task (`max_task_retries=0`), because the first attempt may have run: the dispatcher retries, and the
+store recognises repeats. An actor can outlive its raylet, so the store's own lock and epoch guarantee one writer.
 
 Any process that reaches a Ray cluster can run any code in it. So Ray's token and folder are private to the user, and
 Ray listens only on loopback, or demands certificates if other machines may join (ops/SECURITY.md).
@@ -211,7 +211,7 @@ class Cluster:
         """
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
-        restarts = 0 if node else -1  # elsewhere, only a new host is known to have the files of the placement
+        restarts = 0 if node else -1  # elsewhere, a restarted host may lack the files of the placement
         options = {"name": name, "resources": {_node_resource(node): 1}, "max_restarts": restarts}
         if node:
             endpoints, place = None, None
@@ -381,7 +381,7 @@ class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
 def _lean_and_on_loopback() -> Iterator[None]:
     """Make Ray listen on loopback, and start it without its dashboard's server, log monitor and autoscaler's monitor.
 
-    Ray replaces 127.0.0.1 by the machine's external address, and would listen on every interface. The three processes
+    Ray replaces 127.0.0.1 with the machine's external address, and would listen on every interface. The three processes
     take 180 MB and 2.4 % of an idle core (measured with 2.60). There is no public switch; the tests of open ports and
     of processes detect when Ray changes.
     """
@@ -484,12 +484,12 @@ def join(address: str, token: Path, cluster: Path, **options: Any) -> None:
         with _lean_and_on_loopback():
             ray.init(address=address, **{"log_to_driver": False, "logging_level": "error", **options})
     except Exception as error:
-        hint = "`from memory_agent import join_ray` goes before `import ray`, which reads RAY_AUTH_MODE=token on import"
+        hint = "`from memory_agent import join_ray` must precede `import ray`, which reads RAY_AUTH_MODE=token"
         raise UnavailableError(f"the daemon's Ray at {address} could not be joined ({error}); {hint}") from error
 
 
 def _use_certificate(folder: Path) -> None:
-    """Make Ray use TLS, though it was imported. It has no public call for this."""
+    """Make Ray use TLS, although it was imported before. It has no public call for this."""
     variables = tls_environment(folder)
     os.environ.update(variables)
     own = {name.removeprefix("RAY_"): value for name, value in variables.items()}

@@ -166,7 +166,7 @@ class Reactor:
 
 @dataclass(frozen=True)
 class Cause:
-    """An event that causes a recall, by a deadline. Later causes of the same `document` wait for `pause_s`."""
+    """An event that causes a recall until its deadline. Later causes of the same `document` wait for `pause_s`."""
 
     user_id: str
     seq: int

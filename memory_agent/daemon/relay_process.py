@@ -18,7 +18,7 @@ from relay.disk import write_private
 
 
 def relay_command(settings: ArchiveSettings, run: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the module to run as the relay, and its options about the archive, which are in a file in `run`."""
+    """Return the module to run as the relay, and its options. Writes the settings of the archive to a file in `run`."""
     if archived_journal(settings) is None:
         return "relay", ()
     file = run / "relay-archive.json"

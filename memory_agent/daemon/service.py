@@ -82,7 +82,7 @@ _PAGE = 200
 _WRITES_SHARED = ("publish_confirm", "offer", "shared_name")
 """Verbs that create the store of shared items."""
 _CHANGES_SHARED = ("publish_confirm", "unpublish")
-"""Verbs that followers of shared items are notified of."""
+"""Verbs that publish a change to the followers of shared items."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Service:
         self.open_runs: OpenRuns | None = None
         self.recall_latency = LatencyWindow()
         self.requests: Counter[tuple[str, bool]] = Counter()
-        """The answered requests, by verb and by whether the answer is a fault."""
+        """The number of answered requests, by verb and by whether the answer is a fault."""
         self.degraded: Counter[str] = Counter()
         self.judged: Counter[bool] = Counter()
         """The recalls whose memories a judge selected, by whether the selection was cached."""
@@ -243,7 +243,7 @@ class Service:
         return await self._hosts.address(request.user_id, request.deadline_ms)
 
     async def answer_join(self, _request: Request, params: JoinParams) -> JoinGrant:
-        """Only encrypted connections and those of this machine reach the gateway."""
+        """Only encrypted connections and connections from this machine reach the gateway."""
         return await self._deployment.nodes.join(params)
 
     async def answer_leave(self, _request: Request, params: LeaveParams) -> None:
@@ -300,7 +300,7 @@ class Service:
 
 
 def _as_stated(reply: bytes, params: RememberParams) -> bytes:
-    """Return a reply to `remember` for a key that may not read: with the fields of a new memory.
+    """Return the reply to `remember` for a key that may not read. It contains only the fields of a new memory.
 
     A replacing memory keeps some fields of the replaced one, which such a key must not see.
     """

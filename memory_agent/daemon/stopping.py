@@ -25,16 +25,16 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
     if holder is None:
         raise UnavailableError(f"no daemon serves {layout.data_dir}")
     if not holder.version:
-        reason = f"process {holder.pid} uses {layout.data_dir}, but is no daemon, or one of an earlier version"
+        reason = f"process {holder.pid} uses {layout.data_dir}, but is not a daemon, or has an earlier version"
         raise DaemonRunningError(f"{reason}; wait for it, or end it yourself with: kill {holder.pid}")
     try:
         process = psutil.Process(holder.pid)
         if os.path.realpath(layout.lock) not in {file.path for file in process.open_files()}:
-            raise psutil.NoSuchProcess(holder.pid)  # another process has this id by now, or in this container
+            raise psutil.NoSuchProcess(holder.pid)  # another process now has this id, or has it in this container
         hint = _hint(process)
         process.terminate()  # psutil compares the start times, so a process that got the same id later is safe
     except (psutil.Error, OSError) as error:
-        if layout.holder is None:  # it has ended meanwhile
+        if layout.holder is None:  # the daemon has ended by itself
             return ""
         reason = f"the daemon of {layout.data_dir} is not process {holder.pid} here, or belongs to another user"
         raise DaemonRunningError(f"{reason}; stop it in its container, or as its user") from error

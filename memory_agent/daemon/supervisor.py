@@ -163,7 +163,7 @@ class Host(ABC):
         raise self._outside_cluster()
 
     async def release(self, user_id: str, placement: Placement, timeout_s: float) -> Position | None:
-        """Archive the files of a sleeping user at home, and let go of them (`UserFiles.release`). Raises as `sleep`."""
+        """Archive the files of a sleeping user at home and release them (`UserFiles.release`). Raises as `sleep`."""
         raise self._outside_cluster()
 
     async def discard(self, user_id: str, epoch: int, timeout_s: float) -> None:

@@ -1,6 +1,6 @@
 """Requests short time slices from the scheduler, so that a busy machine delays requests less.
 
-A request passes between about eight threads. With 20 processes waiting for two cores, each thread waits less than 2 ms
+A request passes through about eight threads. With 20 processes waiting for two cores, each thread waits less than 2 ms
 for its turn, instead of 20 to 45 ms (measured).
 """
 

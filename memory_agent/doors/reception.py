@@ -45,7 +45,7 @@ class Reception:
         self._credentials = credentials
         self.requests = RequestQuota(limit)
         self.removals = 0
-        """The number of ended requests that remove memories or items: an earlier answer may contain these."""
+        """The number of completed requests that removed something. An earlier answer may contain what they removed."""
 
     async def answer(self, credential: Credential, request: Request) -> bytes:
         """Return the encoded reply, which contains any error as a fault. Never raises."""

@@ -1,4 +1,4 @@
-"""Adapters of a memory for agent frameworks. Each file imports its framework, and needs the extra of its name.
+"""Adapters of a memory for agent frameworks. Each file imports its framework, and needs the extra of the same name.
 
 Read `agent_run` first. `ops/FRAMEWORKS.md` has an example of each adapter.
 """

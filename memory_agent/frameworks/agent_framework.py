@@ -49,7 +49,7 @@ class MemoryProvider(ContextProvider):
 
 
 class OutcomesMiddleware(AgentMiddleware):
-    """Makes each run of an agent a run of the memory, whose outcome its recalls are credited with.
+    """Records each run of an agent as a run of the memory, and credits its recalls with the outcome.
 
     An exception ends the run as failed. Cancellation, or a stream that is not read to its end, ends it as cancelled.
     """
@@ -80,7 +80,7 @@ class OutcomesMiddleware(AgentMiddleware):
             await asyncio.to_thread(run.end_with, asyncio.CancelledError())
 
         context.stream_result_hooks.append(complete)
-        context.stream_cleanup_hooks.append(abandon)  # after a completed run, it does nothing
+        context.stream_cleanup_hooks.append(abandon)  # has no effect after `complete`
         try:
             await call_next()
         except BaseException as error:

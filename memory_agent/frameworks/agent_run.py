@@ -23,7 +23,7 @@ USUAL_TOKENS = 512
 MOST_TEXT_CHARS = 16_000
 """The default of `ingest.max_text_chars`: the longest text of a memory."""
 MOST_LEVELS = 60
-"""The deepest nesting of a framework's value, a few levels below the limit for metadata, which contains it."""
+"""The deepest nesting of a framework's value: a few levels less than the limit for the metadata that contains it."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ _current: ContextVar[AgentRun | None] = ContextVar("memory_agent_run", default=N
 
 
 def current_run_id(memory: MemoryClient) -> str | None:
-    """Return the id of the current context's run, if it is of this memory's user, for `recall(by_run=...)`."""
+    """Return the id of the current context's run, if it belongs to this memory's user, for `recall(by_run=...)`."""
     run = _open_run()
     return run.id if run is not None and run.memory.user_id == memory.user_id else None
 
@@ -59,7 +59,7 @@ def recall_block(
 
 
 def searched_text(text: str) -> str:
-    """Return the part of a message that is stored or recalled for: without blocks of memories, and not too long."""
+    """Return the part of a message to store or to use as a query: without blocks of memories, and not too long."""
     return without_blocks(text).strip()[:MOST_TEXT_CHARS]
 
 
@@ -82,8 +82,8 @@ class AgentRun:
 
     `recalled` is the answer to the recall, and `block` the text for the prompt, "" if nothing was recalled. Set
     `output` to the agent's answer: a memory whose words it repeats counts as used. An exception ends the run as failed,
-    cancellation as cancelled. A run that never ends expires and teaches nothing. A request without text has no run.
-    Every method raises the errors of the client.
+    cancellation as cancelled. A run that never ends expires, and nothing is learned from it. A request without text has
+    no run. Every method raises the errors of the client.
 
     >>> with AgentRun(memory, "Deploy to staging") as run:
     ...     run.output = "Connected to the VPN, then deployed."

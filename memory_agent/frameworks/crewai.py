@@ -1,4 +1,4 @@
-"""CrewAI: a memory for a crew, which stores and recalls without calls of an LLM and without an embedder of its own."""
+"""CrewAI: a memory for a crew, which stores and recalls without LLM calls and without an embedder of its own."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class CrewMemory(Memory):
         return [record for content in contents if (record := self.remember(content, *args, **options))]
 
     def extract_memories(self, content: str) -> list[str]:
-        """Return the memories that `llm` finds in a task's result, none unless an `llm` was passed."""
+        """Return the memories that `llm` finds in a task's result; none if no `llm` was passed."""
         return super().extract_memories(content) if "llm" in self.model_fields_set else []
 
     def _within(self, scope: str | None, root: str | None = None) -> str | None:
@@ -157,7 +157,7 @@ class Storage:
         self.save([record])
 
     def get_record(self, record_id: str) -> MemoryRecord | None:
-        """Return a record, also one that CrewAI did not store."""
+        """Return a record, even one that CrewAI did not store."""
         found = self.memory.get([record_id])
         return _to_crewai(found[0]) if found else None
 
@@ -198,7 +198,7 @@ class Storage:
 
 
 def _run_of_the_task(memory: MemoryClient, request: str) -> str | None:
-    """Return the id of the current task's run, which begins with its first recall: of its description."""
+    """Return the id of the current task's run, which begins with the task's first recall (for its description)."""
     task_id = get_current_task_id()
     if task_id is None:
         return None

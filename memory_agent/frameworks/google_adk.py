@@ -64,7 +64,7 @@ class MemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Store events that have text, all of them also if the caller is cancelled meanwhile. Durable on return."""
+        """Store all events that have text, even if the caller is cancelled meanwhile. Durable on return."""
         memory = self._clients.of(user_id)
         metadata = {**(custom_metadata or {}), "app_name": app_name}
         await in_thread(_store, memory, app_name, session_id, list(events), metadata)
@@ -113,10 +113,10 @@ class MemoryService(BaseMemoryService):
 
 
 class OutcomesPlugin(BasePlugin):
-    """Makes each invocation a run of the memory, whose outcome the searches of `MemoryService` are credited with.
+    """Records each invocation as a run of the memory, and credits the searches of `MemoryService` with the outcome.
 
     Pass it to the runner (`App(plugins=[...])`). An exception ends the run as failed. ADK does not report cancellation,
-    so the run is cancelled when its task is, or else when the runner is closed.
+    so the run ends as cancelled when its task is cancelled, or else when the runner is closed.
     """
 
     def __init__(self, client_of: Callable[[str], MemoryClient] = MemoryClient) -> None:
@@ -181,7 +181,7 @@ def _store(
 
 
 def _finding(entry: MemoryEntry, shared: Mapping[str, object], app_name: str) -> dict[str, Any]:
-    """A time without a zone is local, as those of ADK are."""
+    """A time without a zone is local, as in ADK."""
     try:
         time = None if entry.timestamp is None else datetime.fromisoformat(entry.timestamp).astimezone()
     except ValueError as error:

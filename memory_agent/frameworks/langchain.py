@@ -82,11 +82,11 @@ class MemoryChatHistory(BaseChatMessageHistory):
 
 
 class RunOutcomes(BaseCallbackHandler):
-    """Makes each outermost run of a chain or graph a run of the memory, whose outcome its recalls are credited with.
+    """Records each outermost run of a chain or graph as a run of the memory, and credits its recalls with the outcome.
 
     Pass it as a callback. The request is the last user message of the input, the output the last message of the result,
     and the session LangGraph's `thread_id`. An exception ends the run as failed, and cancellation as cancelled. An
-    interrupted graph leaves its run open; resuming the thread continues it, also in another process. Recalls by this
+    interrupted graph leaves its run open; resuming the thread continues it, even in another process. Recalls by this
     package's retriever, store and node belong to the run.
 
     >>> chain = RunnableLambda(lambda request: "Connected to the VPN, then deployed.")
@@ -97,7 +97,7 @@ class RunOutcomes(BaseCallbackHandler):
     """
 
     raise_error = True
-    run_inline = True  # else the context of the run would be set in another thread
+    run_inline = True  # otherwise the context of the run would be set in another thread
 
     def __init__(self, memory: MemoryClient) -> None:
         self.memory = memory
@@ -155,7 +155,7 @@ def request_of(inputs: Any) -> str | None:
 
 
 def _last_text(value: Any, type: str | None) -> str | None:
-    """Return the text of the last message, of this type if one is given, or of a value that is a text."""
+    """Return the text of the last message (of `type`, unless it is None), or the value itself if it is a text."""
     if isinstance(value, Mapping):
         value = value.get("messages")
     if isinstance(value, BaseMessage):

@@ -46,7 +46,7 @@ from memory_agent.records.metadata import values_of
 
 TYPE = "langgraph"
 MOST_SEARCHED = 1_000
-"""A search with a query and a filter that recall cannot apply considers this many best items."""
+"""A search with a query and a filter that recall cannot apply considers this many of the best items."""
 
 
 class MemoryStore(BaseStore):
@@ -55,8 +55,8 @@ class MemoryStore(BaseStore):
     A search with a query is a recall: hybrid, ranked by what helped before, and part of the current run
     (`RunOutcomes`). Other searches return items by last update, newest first. `fields` are the paths of the text to
     search, as in LangGraph's `IndexConfig`; by default every text of the value. Values must be JSON, and secrets in
-    them are masked. There is no `ttl`. Raises `InvalidInputError` for a value that is not JSON, before anything of the
-    batch is written, and the errors of the client.
+    them are masked. There is no `ttl`. Raises `InvalidInputError` for a value that is not JSON, before any operation of
+    the batch is executed, and the errors of the client.
 
     >>> store = MemoryStore(memory)
     >>> store.put(("alice", "facts"), "vpn", {"text": "Staging needs the VPN"})
@@ -78,7 +78,7 @@ class MemoryStore(BaseStore):
         return [self._run(op) for op in ops]
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """As `batch`. The batch completes if the caller is cancelled."""
+        """Like `batch`. The batch is completed even if the caller is cancelled."""
         return await asyncio.to_thread(self.batch, ops)
 
     def _run(self, op: Op) -> Result:
@@ -130,7 +130,7 @@ class MemoryStore(BaseStore):
         recalled = self._recalled(op)
         found = recalled[op.offset : op.offset + op.limit]
         begin = max(0, op.offset - len(recalled))
-        others = self._matching(op, is_indexed=False)  # as in LangGraph's own stores, they follow without a score
+        others = self._matching(op, is_indexed=False)  # without a score, as in LangGraph's own stores
         return found + [SearchItem(**_fields_of(one)) for one in islice(others, begin, begin + op.limit - len(found))]
 
     def _recalled(self, op: SearchOp) -> list[SearchItem]:
@@ -208,7 +208,7 @@ def _filter(op: SearchOp, **metadata: MetadataValue) -> MemoryFilter:
 
 
 def _pushed_down(wanted: Mapping[str, Any] | None) -> dict[str, MetadataValue]:
-    """A filter of metadata can apply equality with a text or number."""
+    """A metadata filter supports only equality with a text or a number."""
     return {
         key: value
         for key, value in (wanted or {}).items()
@@ -243,7 +243,7 @@ def _compares(value: Any, operator: str, other: Any) -> bool:
     try:
         return _OPERATORS[operator](value, other)
     except (TypeError, ValueError):
-        return False  # a missing value, or one that is no number, is neither more nor less
+        return False  # a missing value, or one that is not a number, is neither more nor less
 
 
 def _is_under(namespace: tuple[str, ...], condition: MatchCondition) -> bool:

@@ -29,10 +29,10 @@ async def run_with_memory(
     context_tokens: int = USUAL_TOKENS,
     **options: Any,
 ) -> RunResult:
-    """Run an agent as `Runner.run` does, as a run of the memory, whose outcome its recalls are credited with.
+    """Run an agent like `Runner.run`, record a run of the memory, and credit its recalls with the outcome.
 
     The block of memories precedes the input in each request to the model, and is not part of the session. The request
-    is the last user message; the session's id is that of the memories.
+    is the last user message; the memories have the session's id.
     """
     session_id = None if session is None else session.session_id
     async with AgentRun(memory, _request_of(input), session_id=session_id, context_tokens=context_tokens) as run:
@@ -64,7 +64,7 @@ def with_block(run: AgentRun, run_config: RunConfig | None = None) -> RunConfig:
 class MemorySession:
     """A session of the SDK whose items are episodes that later sessions recall. May be used in any event loop.
 
-    Secrets in items are masked. Raises `InvalidInputError` for a value that is not JSON, before an item of the call is
+    Secrets in items are masked. Raises `InvalidInputError` for a value that is not JSON, before any item of the call is
     stored, and the errors of the client.
     """
 
@@ -81,7 +81,7 @@ class MemorySession:
         return await in_thread(self._items.read, limit)
 
     async def add_items(self, items: Sequence[Any]) -> None:
-        """Store items, all of them also if the caller is cancelled meanwhile. Durable on return."""
+        """Store all items, even if the caller is cancelled meanwhile. Durable on return."""
         messages = [Message(_text_of(item), item.get("role") == "user", dict(item)) for item in items]
         await in_thread(self._items.append, messages)
 

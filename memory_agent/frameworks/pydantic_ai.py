@@ -17,10 +17,10 @@ from memory_agent.frameworks.tools import MemoryTools
 
 @dataclass
 class EpisodicMemory(AbstractCapability[Any]):
-    """Makes each run of an agent a run of the memory, whose outcome its recalls are credited with.
+    """Records each run of an agent as a run of the memory, and credits its recalls with the outcome.
 
     The block of memories precedes the messages in each request to the model, and is not part of the history. With
-    `tools`, the model also recalls and remembers by itself. The conversation's id is the session of the memories.
+    `tools`, the model also recalls and remembers by itself. The memories have the conversation's id as their session.
     """
 
     memory: MemoryClient

@@ -16,10 +16,10 @@ from memory_agent.frameworks.tools import MemoryTools
 def run_with_memory(
     memory: MemoryClient, agent: MultiStepAgent, task: str, *, context_tokens: int = USUAL_TOKENS, **options: Any
 ) -> Any:
-    """Run an agent as `agent.run` does, as a run of the memory, whose outcome its recalls are credited with.
+    """Run an agent like `agent.run`, record a run of the memory, and credit its recalls with the outcome.
 
-    The block of memories precedes the task. An exception, or an agent without an answer after its last step, is a
-    failed run. Raises `InvalidInputError` for `stream`: use `with AgentRun(memory, task) as run` instead.
+    The block of memories precedes the task. The run fails if there is an exception, or no answer after the last step.
+    Raises `InvalidInputError` for `stream`: use `with AgentRun(memory, task) as run` instead.
     """
     if options.get("stream"):
         raise InvalidInputError("stream", "ends after the call; use AgentRun around the steps instead")

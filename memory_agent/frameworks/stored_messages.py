@@ -18,7 +18,7 @@ from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
 
 
 class Message(NamedTuple):
-    """A message: what is searched, whether the user said it, and all of it, which must be JSON."""
+    """A message: the text that is searched, whether the user said it, and the whole message as JSON."""
 
     text: str
     is_users: bool

@@ -147,7 +147,7 @@ def receiver_of(url: str | None, token: str | None) -> str:
 
 
 def _rename_former(folder: Path, receiver: str, url: str | None, token: str | None) -> None:
-    """Rename the folder of a receiver's waiting events, which earlier versions named otherwise."""
+    """Rename the folder of a receiver's waiting events, which earlier versions named differently."""
     from hashlib import blake2b  # imported late, as above
 
     former = blake2b(f"{url or ''}\n{token or ''}".encode(errors="replace"), digest_size=12).hexdigest()

@@ -1,4 +1,4 @@
-"""A hook's deadline, measured from the start of its process. The process then exits, even if it is blocked.
+"""A hook's deadline, measured from the start of its process. After it, the process exits, even if it is blocked.
 
 The main thread waits while a second thread works. A timer (`SIGALRM`) is not enough: its handler runs only when the
 interrupted code returns to Python, which may take seconds while a host name is resolved.

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 class Origin(NamedTuple):
-    """Where an input comes from. The folder of a session is `project`, else that in the input, else `working`."""
+    """Where an input comes from. The folder of a session is `project`, else the folder in the input, else `working`."""
 
     client: str
     project: str = ""

@@ -60,7 +60,7 @@ class Waiting:
     def batch(self, own: Batch, most: int = MOST_AT_ONCE) -> Batch:
         """Return the events of at most `most` earlier files, oldest first, then `own` if there is room.
 
-        While another hook is sending the earlier files, returns the events of `own` that are not sent or erased.
+        While another hook is sending the earlier files, returns the events of `own` that are neither sent nor erased.
         """
         may_send_all = self._may_send_all()
         own = _left_of(own)

@@ -185,7 +185,7 @@ class Home(NamedTuple):
 
 
 class File(NamedTuple):
-    """A settings file: its path below `home` or the project, and our entries. TOML without `syntax`."""
+    """A settings file: its path below `home` or the project, and our entries. Without `syntax`, it is TOML."""
 
     path: str
     entries: tuple[Entry, ...]

@@ -1,6 +1,6 @@
 """Edits TOML text in place: adds a table at the end, and removes it again.
 
-`tomlkit` treats comments after a table as part of it, and so moves or removes those of the next table.
+`tomlkit` was rejected: it treats comments after a table as part of that table, and moves or removes them with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The daemon as a service of systemd or launchd: the definition, and its installation for one user.
 
-The unit for all users of a machine, ops/deploy/memory-agent.service, is generated from the same template. Our files
-contain a checksum of the rest, so `remove` recognises a file that was edited, and keeps it.
+The unit for all users of a machine, ops/deploy/memory-agent.service, is generated from the same template. Each file
+contains a checksum of its other lines, so `remove` recognises a file that was edited, and keeps it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ Line = tuple[str, ...]
 
 
 class Steps(NamedTuple):
-    """Command lines of the service manager. `probe` fails if it does not run; `end`, before `start`, may fail."""
+    """Command lines of the service manager. `probe` fails if it is not running; `end` precedes `start` and may fail."""
 
     probe: Line
     end: tuple[Line, ...]
@@ -193,7 +193,7 @@ def _systemd(command: Sequence[str], home: Path, variables: Mapping[str, str]) -
             reload=((*control, "daemon-reload"),),
         ),
         advice=(
-            "it runs while you are logged in; from the boot on: loginctl enable-linger",
+            "it runs while you are logged in; to start it at boot: loginctl enable-linger",
             f"its log: journalctl --user --unit {UNIT}",
         ),
     )

@@ -29,7 +29,7 @@ _REPORTED_BYTES = 1 << 20
 
 
 class ImportCounts(msgspec.Struct, kw_only=True):
-    """Counts of an import: sessions by client, entries taken by kind or left out by reason, files skipped by reason."""
+    """Counts of an import: sessions by client, imported entries by kind, omitted entries and files by reason."""
 
     sessions: dict[str, int] = {}
     taken: dict[str, int] = {}

@@ -35,7 +35,7 @@ class Pending(Generic[Value]):
 
 
 class Reader(ABC):
-    """Reads a file of JSON lines, or a JSON document item by item. `session` is that of the last entries yielded."""
+    """Reads a file of JSON lines, or a JSON document item by item. The last entries yielded are from `session`."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -27,7 +27,7 @@ REMOVED = {
     "recall.diversity": "answers are no longer diversified, because this helped on no data set",
     "learning.implicit": "quality is no longer inferred from events after a run, because this did not help answers",
 }
-"""Maps settings without effect to the reason. They are ignored, with a warning."""
+"""Maps settings that no longer have an effect to the reason. They are ignored, with a warning."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _EMBEDDER_TABLES = ("embedder", "former_embedder")
@@ -168,9 +168,9 @@ def with_variables(setting: str, text: str, environment: Mapping[str, str] = os.
 
 
 def variables_named(settings: Settings, present: Iterable[str]) -> tuple[str, ...]:
-    """Return the environment variables that a daemon with these settings reads.
+    """Return the names of the environment variables that a daemon with these settings reads.
 
-    Of the variables `present`, those count that libraries read which the settings choose.
+    The names in `present` are included if the settings select a library that reads them.
 
     >>> own = OpenAIEmbedder(api_key="${KEY}")
     >>> variables_named(Settings(embedder=own, archive=ArchiveSettings(url="s3://own")), ["AWS_PROFILE", "GH_TOKEN"])

@@ -161,7 +161,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The judge: a model that selects the memories of an answer from the best `candidates`, at most `most`."""
 
     server: Annotated[str, msgspec.Meta(pattern=r"^(off|openai|anthropic|[\w.]+:\w+)$")] = "off"
-    url: str = ""  # "": that of OpenAI or Anthropic
+    url: str = ""  # "": the URL of OpenAI or Anthropic
     model: str = ""
     api_key: str = ""
     candidates: Annotated[int, msgspec.Meta(ge=2, le=200)] = 50

@@ -1,7 +1,7 @@
 """Spans of requests, and the W3C trace context that connects those of several processes. Imports no OpenTelemetry.
 
-A span is recorded only if its trace is sampled. The caller's `traceparent` decides that, or the door for a request
-without one. Otherwise the span is `NO_SPAN`, whose methods do nothing.
+A span is recorded only if its trace is sampled. The caller's `traceparent` decides that; for a request without one, the
+door decides. Otherwise the span is `NO_SPAN`, whose methods do nothing.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def code_of(error: BaseException) -> str:
 def described(verb: str, result: Any, user_id: str = "") -> dict[str, Attribute]:
     """Return the attributes of a verb's result: the operation, the number of memories and, with `user_id`, the ids.
 
-    A result that lacks an attribute raises nothing, because its work is done.
+    A result that lacks an attribute is not an error, because the request has already been carried out.
     """
     found: dict[str, Attribute] = {OPERATION: OPERATIONS[verb]} if verb in OPERATIONS else {}
     if user_id:

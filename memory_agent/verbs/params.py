@@ -46,7 +46,7 @@ from memory_agent.records.trajectories import RunEnd, RunState
 from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION, SCOPE_VERSION
 
 AGED_AT_ONCE = 20_000
-"""Maximum number of memories that a request may age; their ids take a few megabytes in a request to the journal."""
+"""Maximum number of expired memories that one request forgets. The journal receives their ids: a few megabytes."""
 _MOST_IMPORT_BYTES = 32 << 20
 """Many times the size of a learner. A frame above the socket's limit would close the socket without an answer."""
 
@@ -452,7 +452,7 @@ class AgeParams(Params, frozen=True, kw_only=True):
 
 
 class WaitParams(Params, frozen=True, kw_only=True):
-    """For each user, the journal number up to which events must be handled. The timeout becomes the request's."""
+    """For each user, the journal number up to which events must be handled. The timeout is the request's deadline."""
 
     through: dict[str, int]
 

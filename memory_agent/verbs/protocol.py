@@ -36,9 +36,9 @@ HOST_PROTOCOL = 1
 
 A daemon accepts only machines with its own number, whatever their product versions are. Raise it with every change of
 the structs below, a verb's parameters or result, a method of `HostActor`, requests for shared items, or stored values
-that hosts rewrite. A new field with a default counts, because the other side would ignore or drop it. A change of
-meaning counts, too. New settings do not (`daemon.compatibility`). `tests/memory_agent/daemon/test_compatibility.py`
-fails if a structure changes without this number.
+that hosts rewrite. This includes a new field with a default, because the other side would ignore or drop it, and a
+change of meaning. It does not include new settings (`daemon.compatibility`).
+`tests/memory_agent/daemon/test_compatibility.py` fails if a structure changes without this number.
 """
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0

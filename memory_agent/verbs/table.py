@@ -29,7 +29,7 @@ USUAL_PATIENCE_MS = 10_000.0
 _MINUTE_MS = 60_000.0
 _LONGEST_MS = 600_000.0
 _CARE_LOST = "may have been interrupted, which loses nothing: call it again"
-_ERASURE_LOST = "continues when the daemon starts, if it began: call it again for a receipt of the rest"
+_ERASURE_LOST = "continues when the daemon starts, if it had begun: call it again for a receipt of the rest"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Verb:
 
     @property
     def is_inner(self) -> bool:
-        """Whether clients have no method for the verb: the daemon itself calls it, or a machine of its cluster."""
+        """Whether clients have no method for the verb: the daemon itself or a machine of its cluster calls it."""
         return self.scope is None or self.about == "cluster"
 
     @property

@@ -53,14 +53,14 @@ class Assumptions:
 
     awake: float = 0.02  # share of the users who are awake at the busiest time
     memories: int = 2_000  # memories of a user
-    recalls: float = 10.0  # recalls of a user and day
-    events: float = 20.0  # events of a user and day
+    recalls: float = 10.0  # recalls per user and day
+    events: float = 20.0  # events per user and day
     event_bytes: int = 1_500  # of an event in the journal
     journal_days: float = 30.0  # for which the journal keeps events
     archive_factor: float = 2.0  # size of the archive or of the backups relative to the stores
     peak: float = 3.0  # rate at the busiest time relative to the mean
     utilisation: float = 0.6  # of processors and of the journal at the busiest time
-    most_awake: int = 4_000  # users awake in one daemon, of at most as many as were tried
+    most_awake: int = 4_000  # maximum number of users awake in one daemon; more were not tried
     cores: int = 8  # of a machine
     machine_gb: float = 32.0  # memory of a machine
     core_hour: float = 0.04  # price of a core for an hour

@@ -30,7 +30,7 @@ from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""Maximum time of a recall, in query embeddings, by number of memories; at 10,000, .5 is for matching texts' words."""
+"""Maximum time of a recall, in query embeddings, by number of memories. At 10,000, .5 is for matching words."""
 TARGET_CALLS = 3_000
 
 _TURNS = 6

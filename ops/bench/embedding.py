@@ -1,6 +1,6 @@
-"""Compares our engine's embedding throughput and query latency with the common default.
+"""Compares our engine's embedding throughput and query latency with those of a common baseline.
 
-The default is configured like the most widely used library: float32, every text padded to 256 tokens, batches of 32,
+The baseline is configured like the most widely used library: float32, every text padded to 256 tokens, batches of 32,
 and the engine's default session (all cores, spinning). It runs our fused graph, which is faster than the library's
 graph. Variants alternate, so other load affects them equally. Results are medians over the turns, with ranges.
 

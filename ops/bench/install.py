@@ -41,7 +41,7 @@ _BY_PIP = ("pip", "setuptools")
 
 
 def measure(pythons: list[str]) -> dict[str, Any]:
-    """Return the figures of each Python that is installed, and form."""
+    """Return the figures of each form with each installed version of Python."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "build", "--outdir", folder, _ROOT], check=True, capture_output=True)
         (wheel,) = Path(folder).glob("*.whl")
@@ -125,7 +125,7 @@ def _cell(found: Any) -> str:
 
 
 def main() -> int:
-    """Measure, and write the first part of the page; what others wrote below it stays."""
+    """Measure, and replace the first part of the page; the text below it is kept."""
     figures = measure(sys.argv[1:] or list(_PYTHONS))
     former = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
     rest = former[former.find("\n## ") :] if "\n## " in former else ""

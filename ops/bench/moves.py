@@ -1,9 +1,10 @@
 """Measures requests to users with many memories while these users move between the machines of a cluster, and the time
-until they answer again after a machine was killed.
+until they answer again after a machine is killed.
 
 A daemon and two machines that joined it run as processes on this machine, with loopback addresses. Clients recall and
 write all the time. Machines leave and join again, and the daemon balances the users; then machines are killed. The
-clients pause while a machine starts, because on a cluster that would not use the processors of the other machines.
+clients pause while a machine starts, because on a real cluster, a starting machine would not use the processors of the
+others.
 
 To run only this benchmark: `python -m ops.bench.moves [--quick]`.
 """
@@ -258,7 +259,7 @@ class Machines:
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the latencies of requests while users of the size of `store` move, and after machines were killed."""
+    """Return the latencies of requests while users with copies of `store` move, and after machines were killed."""
     with ExitStack() as stack:
         machines = Machines(stack, store)
         load, names = machines.load, list(_ADDRESSES)

@@ -2,7 +2,7 @@
 on one core and on two machines of one core each.
 
 The machines are processes on this machine, with loopback addresses. Each is pinned to its own core; the clients share
-the core of the daemon. So the growth is that of two cores, without a network between them.
+the core of the daemon. So the results show the gain of a second core, without a network.
 
 To run only this benchmark: `python -m ops.bench.nodes [--users N] [PART]...`.
 """
@@ -115,7 +115,7 @@ def _size(client: MemoryClient) -> float:
 
 
 async def _at_random(data_dir: Path, names: list[str]) -> tuple[list[float], float]:
-    """Recall from random users with several clients at once; return the milliseconds of each, and all seconds."""
+    """Recall from random users with several clients at once; return each recall's time in ms and the total in s."""
 
     async def ask(number: int) -> list[float]:
         chosen = random.Random(number)
@@ -169,7 +169,7 @@ def measure_pinned() -> dict[str, Any]:
             node = stack.enter_context(joined_machine(home, machine, prefix=pinned))
             homes = {"one": alone, "two": home}
             for folder in homes.values():
-                for user in _users():  # one at a time, so that each machine gets as many
+                for user in _users():  # one at a time, so that each machine gets the same number
                     with MemoryClient(user, data_dir=folder) as client:
                         client.remember(f"The staging area of {user} needs the VPN")
                 _ingest(folder, _STORED, turn=-1)

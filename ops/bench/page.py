@@ -3,7 +3,8 @@
     python -m ops.bench.page [--memories 100000] [--store FOLDER] [--feed-s 20] [--rate 250] [--write]
 
 FOLDER is a user's folder with the memories; without it, one is filled first. `--feed-s 600` is the run of ten minutes.
-`--write` writes `ops/bench/page.md`. Frames are the differences of the times at which the browser begins to draw.
+`--write` writes `ops/bench/page.md`. Frame times are the differences between the times at which the browser begins to
+draw.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ def _heap(session: CDPSession) -> float:
 
 @contextmanager
 def _publishing(data_dir: Path, rate: int) -> Iterator[None]:
-    """Publish `rate` events a second meanwhile."""
+    """Publish `rate` events a second inside the context."""
     stop = threading.Event()
 
     def publish() -> None:

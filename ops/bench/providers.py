@@ -1,6 +1,6 @@
-"""Measures our overhead of a model on a server: a local server answers at once with fixed vectors.
+"""Measures the overhead that we add to a model on a server. A local server answers at once with fixed vectors.
 
-The server is a process of its own, so processor time is only ours. To run only this benchmark:
+The server is a separate process, so the measured processor time does not include it. To run only this benchmark:
 `python -m ops.bench.providers`.
 """
 
@@ -29,7 +29,7 @@ class _Server(BaseHTTPRequestHandler):
     """Answers as Ollama and OpenAI do."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # it would hold back the body of an answer for 40 ms
+    disable_nagle_algorithm = True  # otherwise the body of an answer would be delayed by 40 ms
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -1,11 +1,11 @@
 """Measures what recall shows and how many runs the learner can credit if requests recur in nearly the same words.
 
-There are 60 runs: 6 requests, each in 10 wordings. The store has 1,000 other memories; three findings answer a request.
-Each run recalls first, is then published as a conductor would publish it (the user's words, its start, its end), and
-names the findings that it was shown. For each recall, the findings, the ends of earlier runs and the earlier requests
-among the first five memories are counted. At the end, the runs that the learner could credit are counted. Everything is
-measured with learning off, and with learning on from the first run. To run only this benchmark: `python -m
-ops.bench.recurring`.
+There are 60 runs: 6 requests, each in 10 wordings. The store has 1,000 other memories; three findings answer each
+request. Each run recalls first, is then published as a conductor would publish it (the user's words, its start, its
+end), and names the findings that it was shown. For each recall, the findings, the ends of earlier runs and the earlier
+requests among the first five memories are counted. At the end, the runs that the learner could credit are counted.
+Everything is measured with learning off, and with learning on from the first run. To run only this benchmark: `python
+-m ops.bench.recurring`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures what a copy of the journal costs: acknowledged events/s and ack latency, without and with a copy.
 
 The copy is a folder on the same disk, with fsync, and the same folder with 5 and 20 ms of added latency for each
-upload, as an object store has. Relay and publishers are separate processes. Window 256, events of 300 bytes, one
-publisher and four. The cases take turns.
+upload, as an object store has. Relay and publishers are separate processes. The window is 256 events of 300 bytes, with
+one publisher and with four. The cases take turns.
 
 To run it: `python -m ops.bench.relay_copies [TURNS]`.
 """
@@ -86,7 +86,7 @@ def _relay(data_dir: Path, case: Case) -> AbstractContextManager[None]:
 
 
 def _serve(data_dir: Path, latency: str) -> int:
-    """Run a relay in this process, whose uploads take longer."""
+    """Run a relay with slower uploads in this process."""
     copy = None
     if latency != "none":
         create = Objects.create
@@ -101,7 +101,7 @@ def _serve(data_dir: Path, latency: str) -> int:
 
 
 def _publish(data_dir: Path, name: str, count: int) -> None:
-    """Publish events, and print when this began and ended and the latency of each ack."""
+    """Publish events, and print the start time, the end time and the latency of each ack."""
     published_s: list[float] = []
     latencies_s: list[float] = []
 

@@ -71,7 +71,7 @@ def embedding_rows(figures: Figures) -> Iterator[Row]:
 
 
 def providers_rows(figures: Figures) -> Iterator[Row]:
-    """Yield our overhead of a model on a server: throughput, processor time and the time of a query."""
+    """Yield the overhead that we add to a model on a server: throughput, processor time and the time of a query."""
     for name, kind in figures.items():
         yield Row(
             f"embedding by a server that answers at once, {name}",
@@ -239,7 +239,7 @@ def archiving_rows(figures: Figures) -> Iterator[Row]:
 
 
 def nodes_rows(figures: Figures) -> Iterator[Row]:
-    """Yield what many awake users take, the size of a machine that joined, and recalls of one and two machines."""
+    """Yield the memory use of many awake users and of a machine that joined, and the rates of one and two machines."""
     for form, one in figures["awake"].items():
         what = f"nodes: {one['users_awake']:,} users awake, {form} form"
         yield Row(f"{what}, resident", f"{one['pss_mb_after_recalls']:g} MB",
@@ -348,7 +348,7 @@ def indexes_rows(figures: Figures) -> Iterator[Row]:
 
 
 def shared_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the costs of searching shared items, of recalling both tiers, and for users without shared items."""
+    """Yield the costs of searching shared items, of recalling from both tiers, and of recalls by other users."""
     for size, one in figures.items():
         for name, over, figure, target in (
             ("items", "own", "search relative to a recall of as many of the user's own memories", "target_over_own"),

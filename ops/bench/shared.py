@@ -167,7 +167,7 @@ def _search(client: MemoryClient, question: str) -> None:
 
 
 def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
-    """Return each question's latency, by way of asking and turn. Each series uses different questions."""
+    """Return each question's latency, for each way to ask it and each turn. Each series uses different questions."""
     names = list(ways)
     taken_ms: dict[str, Blocks] = {name: [[] for _ in range(_TURNS)] for name in names}
     for question in queries(_WARM_UP, seed=700 + series):
@@ -178,7 +178,7 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
             first = place % len(names)
             for way, name in enumerate((*names[first:], *names[:first])):
                 seed = 10_000 * (1 + series) + 1_000 * turn + 10 * place + way
-                (question,) = queries(1, seed=seed)  # a new question, so not in any cache
+                (question,) = queries(1, seed=seed)  # a new question, which is in no cache
                 began_s = time.perf_counter()
                 ways[name](question)
                 taken_ms[name][turn].append((time.perf_counter() - began_s) * 1000)

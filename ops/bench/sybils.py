@@ -2,9 +2,9 @@
 
     python -m ops.bench.sybils     two minutes; writes ops/bench/sybils.md
 
-Who votes, and from which day (`knowledge.voters.groups_of`), what a vote is (`figures.merged`) and the daily release
-(`figures.Figures`) are the shipped code. Only the runs are simulated: on each day, each person uses the item with
-probability `Team.uses`, and the run succeeds with the item's probability.
+The shipped code determines who votes and from which day (`knowledge.voters.groups_of`), what a vote is
+(`figures.merged`), and the daily release (`figures.Figures`). Only the runs are simulated: on each day, each person
+uses the item with probability `Team.uses`, and the run succeeds with the item's probability.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from relay import StoredKey
 PAGE = Path(__file__).with_name("sybils.md")
 
 GOOD, BAD = 0.85, 0.4
-"""How often runs succeed that use a good and a bad item. The prior is .6."""
+"""The success rates of runs that use a good item and a bad item. The prior is .6."""
 MOST = 128
 """Largest number of keys that an attacker tries."""
 _RULES = Rules()
@@ -96,7 +96,7 @@ class Deployment:
         self._day = 0
 
     def attack(self, aim: Aim, keys: int, *, of_one: bool) -> None:
-        """Make keys of one person, or each of a different one, whose users report `aim` at once."""
+        """Make keys of one person, or of different persons, whose users report `aim` at once."""
         for number in range(keys):
             user = f"evil-{number}"
             self._keys.append(_key(user, "mallory" if of_one else f"mallory-{number}", self._day, self._policy))
@@ -115,7 +115,7 @@ class Deployment:
             yield Shown(self._figures.standing.is_proven, self._figures.standing.is_worse(_RULES))
 
     def _vote(self) -> None:
-        """Give each voter who counts the merged sums of its users, as an upkeep does."""
+        """Assign to each voter who counts the merged sums of that voter's users, as the daemon's upkeep does."""
         now, age = _START + timedelta(days=self._day), timedelta(days=self._policy.settings.votes_after_days)
         by_voter: defaultdict[str, list[Contribution]] = defaultdict(list)
         for user, sums in self._sums.items():

@@ -2,7 +2,8 @@
 
 The daemons take turns in short blocks, with the same queries. Processor time is that of all processes of a daemon,
 including the export of the spans to a collector, which is a process of its own. Without `--full`, the daemons run
-without Ray. The spans of a recall are also made and exported alone, because the daemons' figures vary more than that.
+without Ray. The spans of a recall are also recorded and exported by themselves, because the daemons' figures vary by
+more than this cost.
 
 To run only this benchmark: `python -m ops.bench.tracing [--quick] [--full]`.
 """
@@ -39,7 +40,7 @@ _BLOCKS = 120
 _RECALLS = 30
 _DRAWS = 2_000
 _TURNS = 9
-_ALONE = 500  # as many spans as wait at most
+_ALONE = 500  # the maximum number of waiting spans
 _FOUND = RecallResult(recall_id="", memories=())
 _WARM_UP = 60
 _COLLECTOR = """
@@ -88,7 +89,7 @@ def _take_turns(asked: Mapping[str, _Asked]) -> dict[str, list[float]]:
 
 
 def _added(without: Sequence[float], traced: Sequence[float]) -> Spread:
-    """Return the median of what the second adds to the first in each block, with its 95 % interval (bootstrap)."""
+    """Return the median over blocks of what the second daemon adds to the first, with a 95 % interval (bootstrap)."""
     shares = [two / one - 1 for one, two in zip(without, traced, strict=True)]
     drawn = np.random.default_rng(0).choice(shares, (_DRAWS, len(shares)))
     low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
@@ -112,7 +113,7 @@ def _spans_us(settings: TracingSettings) -> float:
 
 
 class _Asked:
-    """A daemon that is asked by one client."""
+    """A daemon with one client."""
 
     def __init__(self, stack: ExitStack, store: Path, settings: Settings) -> None:
         data_dir = stack.enter_context(temporary_daemon(settings))

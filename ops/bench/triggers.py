@@ -1,8 +1,8 @@
 """Measures the time from a message's ack until the triggered block arrives at a subscriber.
 
 One conductor subscribes to its user's blocks, from a real daemon with a filled store. Messages are sent one at a time,
-with pauses, both while the daemon is idle and while it ingests 250 of the user's findings per second. Every second text
-is recalled by a caller instead. The difference is the cost of the path through relay and reactor.
+with pauses, both while the daemon is idle and while it ingests 250 of the user's findings per second. For every second
+text, a caller recalls instead. The difference is the cost of the path through relay and reactor.
 
 To run only this benchmark: `python -m ops.bench.triggers [--quick]`.
 """

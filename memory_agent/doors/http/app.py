@@ -80,7 +80,7 @@ EVENTS = "/v1/events"
 _MOST_PUBLISHING = 64
 _SIGN_IN_BYTES = 4096
 _ANYBODY = Principal("", "", frozenset())
-"""The principal that bodies of sign-ins count against: their callers are not authenticated yet."""
+"""The principal for the quota of sign-in bodies, because their callers are not authenticated yet."""
 _NOT_SIGNED_IN = (
     "cannot sign in: the key is unknown or was revoked, or the ticket was used or has expired; "
     "enter the token of a valid key, or run memory-agent open again"
@@ -111,7 +111,7 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` of request bodies, and as many of responses; a single one may be larger."""
+        """Buffer at most `bodies_bytes` each of request bodies and of responses; a single one may be larger."""
         self._reception = reception
         self._mcp = McpDoor(reception)
         self._hooks = HookDoor(reception, intake)
@@ -194,7 +194,7 @@ class Routes:
         return StreamingResponse(_only(answered.line), answered.status, media_type=_JSON)
 
     async def give_ticket(self, request: Request) -> Response:
-        """Return a ticket for the bearer token of a request, with which a browser signs in once."""
+        """Return a ticket with which a browser signs in once, with the key whose token the request carries."""
         credential = _bearer(request)
         principal = self._reception.principal(credential)
         ticket = await asyncio.to_thread(self._sessions.give_ticket, principal.key_id, credential.token, time.time())
@@ -223,7 +223,7 @@ class Routes:
         return Response(status_code=204, headers={"set-cookie": self._sessions.set_cookie("")})
 
     def _credential(self, request: Request) -> Credential:
-        """Return the bearer token of a request, or else the token of its page's session. Without both, it is empty.
+        """Return the bearer token of a request, or else the token of its page's session, or "" if there is neither.
 
         Raises `UnauthorizedError` if the session is not valid, and `HTTPException` (403) if another site sends it.
         """
@@ -232,7 +232,7 @@ class Routes:
         _require_own_site(request)
         token = self._sessions.token(self._secrets(request), time.time())
         if token is None:
-            raise UnauthorizedError("this browser is not signed in, or no longer: run memory-agent open")
+            raise UnauthorizedError("this browser is not signed in, or its session has ended: run memory-agent open")
         return Credential(token)
 
     def _secrets(self, request: Request) -> Secrets:

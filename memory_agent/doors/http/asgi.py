@@ -1,4 +1,4 @@
-"""The interface between the HTTP server and the application (ASGI), and what every exchange needs below the routes."""
+"""The interface between the HTTP server and the application (ASGI), and the handling that all routes share."""
 
 from __future__ import annotations
 

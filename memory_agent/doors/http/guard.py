@@ -62,7 +62,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | None) -> tuple[int, str] | None:
-    """Return a status and a reason if Host does not name this machine or Origin is a different site, else None.
+    """Return a status and a reason if Host does not name this machine or Origin names a different site, else None.
 
     `named` are the host names in the settings. With TLS and no names, the certificate identifies the host.
     """

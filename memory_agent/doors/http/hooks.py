@@ -1,4 +1,4 @@
-"""Answers hooks of coding agents that pass their input on unread: publishes its events, and recalls for it.
+"""Answers hooks of coding agents that forward their input unparsed: publishes its events, and recalls for it.
 
 Everything that a hook's own process imports or computes takes longer there than in the daemon.
 """
@@ -28,11 +28,13 @@ from relay.access import LOCAL
 from relay.log import log
 
 STORED, UNSURE = 200, 202
-"""The status if the journal has the events, and if the hook has to send them again."""
+"""Two statuses: the journal has the events, or the hook must send them again."""
 LONGEST_MS = 60_000.0
 _LATE_MS = 5_000.0
-"""How long a recall may take: a block that is late is given to the session's next hook. With a shorter deadline, a slow
-recall leaves out stages, and then comes in time less often (55 of 100 blocks instead of 80, measured).
+"""How long a recall may take. A late block is given to the session's next hook.
+
+With a shorter deadline, a slow recall leaves out stages, and fewer blocks are in time (55 of 100 instead of 80,
+measured).
 """
 _MOST_LATE, _LATE_FOR_S = 256, 600.0
 _ON_THE_WAY_S = 0.02
@@ -73,7 +75,7 @@ class Answered(NamedTuple):
 
 
 class _Late(NamedTuple):
-    """A recall that did not end in time: when it was late, and the number of removals before it began."""
+    """A recall that missed the hook's deadline: when this happened, and the number of removals before it began."""
 
     recall: asyncio.Task[str]
     since_s: float
@@ -141,7 +143,7 @@ class HookDoor:
         return "" if late.recall.exception() else late.recall.result()
 
     def _drop_outdated(self) -> None:
-        """Drop the late blocks that are old, or may contain memories that were removed since."""
+        """Drop the late blocks that are old, or may contain memories that have been removed since."""
         oldest_s, removals = asyncio.get_running_loop().time() - _LATE_FOR_S, self._reception.removals
         outdated = [key for key, late in self._late.items() if late.removals != removals or late.since_s < oldest_s]
         for session in outdated:

@@ -50,7 +50,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {f"{scope}_id": named}
 
     def of_project(self, chosen: MemoryFilter | None) -> MemoryFilter | None:
-        """Return the filter, restricted to memories of no channel or of the connection's channel, if it has one."""
+        """Return the filter; if the connection has a channel, restrict it to memories of that channel or of none."""
         if self.channel_id is None:
             return chosen
         return msgspec.structs.replace(chosen or MemoryFilter(), in_channel=self.channel_id)

@@ -26,7 +26,7 @@ PAGE_KEY = "X-Page-Key"
 SESSION_S = 12 * 3600
 TICKET_S = 60
 MOST_OF_A_KEY = 16
-"""Sessions, and tickets, of one key; another one ends the oldest."""
+"""The maximum number of sessions, and of tickets, of one key. A further one ends the oldest."""
 _SECRET_BYTES = 32
 
 Kind = Literal["session", "ticket"]
@@ -136,7 +136,7 @@ class Sessions:
         found = self._table.get(_digest(secret))
         if found is None or not found.is_valid(now_s):
             return None
-        return _encrypt(found.token, secret).decode(errors="replace")  # a damaged token is unknown
+        return _encrypt(found.token, secret).decode(errors="replace")  # a damaged token counts as unknown
 
     def _add(self, kind: Kind, key_id: str, token: str, secret: bytes, now_s: float) -> None:
         sealed = _Sealed(kind, key_id, _encrypt(token.encode(), secret), now_s + _LASTS_S[kind])
