@@ -69,7 +69,7 @@ class Budget:
         return self._used_bytes + size_bytes <= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """The only event of a lane may exceed the limit."""
+        """A lane's only event may exceed the limit."""
         self._used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:

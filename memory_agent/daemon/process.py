@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
 
 _SWITCH_S = 0.001
-"""How long a thread waits for another that computes in Python: a fifth of the default."""
+"""How long a thread waits for another thread that runs Python code: a fifth of the default."""
 _SCRAPE_S = 2.0
 
 

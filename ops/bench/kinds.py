@@ -4,8 +4,8 @@
 
 FOLDER contains `swe_runs_dev.json`, from which `kind_questions` makes sessions and questions. The first half was used
 to choose weights and words. A question counts as found at k if one of its memories is among the first k, because most
-questions have several. Answers have the default relevance threshold, as callers get them. With `--stores`, the stores
-are kept and reused.
+questions have several. The default relevance threshold applies, as for callers. With `--stores`, the stores are kept
+and reused.
 """
 
 from __future__ import annotations

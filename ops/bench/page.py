@@ -2,7 +2,7 @@
 
     python -m ops.bench.page [--memories 100000] [--store FOLDER] [--feed-s 20] [--rate 250] [--write]
 
-FOLDER is a user's folder with the memories; without it, one is filled first. `--feed-s 600` is the run of ten minutes.
+FOLDER is a user's folder with the memories; without it, one is filled first. `--feed-s 600` is the ten-minute run.
 `--write` writes `ops/bench/page.md`. Frame times are the differences between the times at which the browser begins to
 draw.
 """

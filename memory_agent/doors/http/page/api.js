@@ -3,7 +3,7 @@
 const KEY = "memory-agent.page-key";
 const USER = "memory-agent.user";
 const SESSION = "/page/session";
-/** The names that users may have. They are shown in commands to copy, so that no others may come from an address. */
+/** The names that users may have. They appear in commands to copy, so no other name is accepted from an address. */
 const USER_NAME = /^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}$/;
 const FIRST_PAUSE_MS = 500;
 const MOST_PAUSE_MS = 8000;
@@ -48,7 +48,7 @@ export const sessionState = observable({
 });
 /**
  * `state`: online or away. `again`: the time (ms) of the next attempt. `restarts`: how often it came back. `isOutdated`: whether it
- * came back with another version than this page's.
+ * came back with a different version from this page's.
  */
 export const connection = observable({ state: "online", again: 0, restarts: 0, isOutdated: false });
 
@@ -65,7 +65,7 @@ export const may = (scope) => session.scopes.includes(scope);
 /** Whether a user can have this name. */
 export const isUserName = (name) => USER_NAME.test(name);
 
-/** Show another user's memory. Only a key for all users may. */
+/** Show another user's memory. Requires a key for all users. */
 export function switchUser(user) {
   localStorage.setItem(USER, user);
   sessionState.set({ user });
@@ -87,7 +87,7 @@ export async function start(address = "#/") {
   }
 }
 
-/** Continue the browser's session. `problem` is shown if it has none. */
+/** Continue the browser's session. `problem` is shown if there is none. */
 async function resume(problem = "") {
   const { state, isKept, bound, scopes } = sessionState.get();
   const former = state === "signed-in" || isKept ? { user_id: bound, scopes } : null;
@@ -197,7 +197,7 @@ function lost(detail) {
   return new Problem({ code: "unreachable", detail, retryable: true });
 }
 
-/** Ask until the daemon answers, then for its version. `probeNow` ends a pause early. */
+/** Probe the daemon until it answers, then ask for its version. `probeNow` ends a pause early. */
 function probe() {
   probing ??= (async () => {
     for (let pauseMs = FIRST_PAUSE_MS; isDown; pauseMs = Math.min(pauseMs * 2, MOST_PAUSE_MS)) {
@@ -239,7 +239,7 @@ async function whileAway(send, signal) {
   }
 }
 
-/** A daemon that starts answers 503 for some seconds; the wait for one that is away has no end. */
+/** A daemon that is starting answers 503 for some seconds. A daemon that is away is retried without a limit. */
 const isTemporary = (error, tries) => error.code === "unreachable" || ([429, 503].includes(error.status) && tries < 5);
 
 /* Streams */

@@ -171,7 +171,7 @@ function SignIn({ problem: reason, isKept }) {
 
 const KEYS = [["/", "Search"], ["j k", "Next, previous row"], ["Enter", "Open the row"], ["Esc", "Close"], ["t", "Dark or light"], ["?", "This help"]];
 
-/** The keys: those of every view, of the shown one, and `g` with a letter of a view's name. */
+/** The keys of every view and of the shown view, and `g` followed by a view's key. */
 function Help({ views, shown, onClose }) {
   const section = (title, rows) => html`<section><h2>${title}</h2><dl class="facts">${rows.map(([keys, what]) => html`<dt key=${keys}>${keys.split(" ").map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${what}</dd>`)}</dl></section>`;
   return html`<${Dialog} title="Keys" onClose=${onClose}>
@@ -202,7 +202,7 @@ function App({ views }) {
 
   const byKey = Object.fromEntries(Object.entries(views).map(([name, { key }]) => [key, name]));
   const keys = { "/": () => (route.view === "search" ? document.querySelector("#query")?.focus() : navigate("search")), "?": () => setOpen("help"), t: turnTheme, g: () => { prefix.current = Date.now(); } };
-  // `g` and a view's key, ahead of the keys of the view.
+  // Handles `g` followed by a view's key, before the keys of the shown view.
   const go = (event) => {
     if (Date.now() - prefix.current > PREFIX_MS || !byKey[event.key]) return;
     prefix.current = 0;

@@ -103,7 +103,7 @@ const DATE = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short"
 const WHOLE = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 const STEPS = [["y", 31557600], ["mo", 2629800], ["d", 86400], ["h", 3600], ["min", 60]];
 
-/** The day of a time, such as "Fri, Nov 27"; with the year if it is another one. */
+/** The day of a time, such as "Fri, Nov 27"; with the year if it is not the current year. */
 export const dayOf = (at) => (new Date(at).getFullYear() === new Date().getFullYear() ? DAY : DAY_OF_YEAR).format(new Date(at));
 export const clockOf = (at, exact = false) => (exact ? SECONDS : CLOCK).format(new Date(at));
 
@@ -139,7 +139,7 @@ export const Kind = ({ kind }) => html`<span class=${`kind ${kind}`}>${kind}</sp
 export const outcomeOf = (quality) => (quality == null ? "unknown" : quality >= 0.7 ? "good" : quality < 0.4 ? "failed" : "mixed");
 const TONES = { good: "muted", mixed: "warn", failed: "bad" };
 
-/** A quality. One that is not good is coloured, and is named unless `isBare`. */
+/** A quality. A quality that is not good is coloured, and is named unless `isBare`. */
 export function Quality({ value, isBare = false }) {
   if (value == null) return null;
   const outcome = outcomeOf(value);
@@ -164,8 +164,8 @@ const MOST_MARKERS = 200;
 const BLOCK = /[^]{1,8000}(?![\udc00-\udfff])/g; // whole characters
 
 /**
- * Split a text at characters that a reader cannot see; each becomes a marker with its code point. Only the first are elements, because
- * a text may consist of them.
+ * Split a text at characters that a reader cannot see; each becomes a marker with its code point. Only the first become elements, because
+ * a text may consist of such characters.
  */
 function visible(text) {
   const pieces = [];
@@ -222,7 +222,7 @@ export const Field = ({ label, hint, children }) => html`<label class="field"><s
 /** The attributes of a button that needs a scope: disabled, with the reason, if the key lacks it. */
 export const needs = (scope) => (may(scope) ? {} : { disabled: true, title: `The key lacks the scope ${scope}` });
 
-/** Options as [value, name] pairs; those that are only a name are their own value. */
+/** Options as [value, name] pairs; an option that is only a name is its own value. */
 const pairsOf = (options) => options.map((option) => (Array.isArray(option) ? option : [option, option]));
 
 /** A select. `options` are names or [value, name] pairs. */

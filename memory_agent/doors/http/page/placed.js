@@ -81,7 +81,7 @@ export class Placed {
     return Math.max(0, Math.min(index, this.total - 1));
   }
 
-  /** The number of memories in each of `BUCKETS` equal spans, oldest first, as [ms, count]. Calls `each` with what is known. */
+  /** Call `each` with the number of memories in each of `BUCKETS` equal spans, oldest first, as [ms, count]. */
   async density(each) {
     const step = Math.max(1, (this.newest - this.oldest) / BUCKETS);
     const edges = Array.from({ length: BUCKETS + 1 }, (_, place) => Math.floor(this.oldest + place * step));
@@ -100,7 +100,7 @@ export class Placed {
     });
   }
 
-  /** The number of memories before a time (ms); of a time that the loaded memories reach, without a request. */
+  /** The number of memories before a time (ms). Sends no request if the loaded memories reach that time. */
   async countBefore(ms) {
     for (let index = 0; this.records.has(index); index += 1) if (msOf(this.records.get(index)) < ms) return this.total - index;
     return (await this.list({ until: earlier(timeOf(ms), this.filter.until) }, { limit: 1 })).total;
@@ -146,7 +146,7 @@ export class Placed {
     return begin + page.records.length;
   }
 
-  /** Load the page that ends just before the loaded index `below`, or what of it is in the first page of its time. */
+  /** Load the page that ends just before the loaded index `below`, or a part of it if many memories have the same time. */
   async loadBefore(below) {
     const known = this.records.get(below);
     const page = await this.list({ since: known.timestamp }, { order: "oldest", limit: PAGE + 1 });

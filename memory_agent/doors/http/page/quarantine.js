@@ -6,7 +6,7 @@ import { Confirm, Empty, Loading, Problem, Text, Time, bytes, counted, toast, us
 
 const MOST = 1000;
 const EVERY_MS = 10_000;
-/** Whether the key may look at the daemon itself, and why not. */
+/** Whether the key may manage the daemon itself, and the reason if not. */
 export const mayManage = () => may("admin") && session.bound === null;
 export const NOT_MANAGING = "Needs a key with the scope admin for all users";
 

@@ -66,7 +66,7 @@ function SessionList({ route, navigate }) {
   </div>`;
 }
 
-/** The projects of the sessions read so far, largest first. While one project is shown, those found before. */
+/** The projects of the sessions read so far, largest first. While one project is shown, those found before it was selected. */
 function useProjects(rows) {
   const known = useRef([]);
   if (rows?.length) {

@@ -9,7 +9,7 @@ import { Lines } from "./words.js";
 const TABS = [["own", "Yours"], ["search", "Search"], ["publish", "Publish"]];
 const RATINGS = [0, 0.25, 0.5, 0.75, 1];
 
-/** The released figures in words: counts are rounded down to fives, and none are released before five users. */
+/** The released figures in words: counts are rounded down to fives, and no figures are released for fewer than five users. */
 function figuresOf(metrics) {
   const { avg_trajectory_score: mean, distinct_users: users, used_count: used, usage_count: shown, user_rating: rating, raters } = metrics;
   const words = [

@@ -42,7 +42,7 @@ function usePlaced(filter, connection) {
   return { placed, fresh, reload: () => setTurn((now) => now + 1) };
 }
 
-/** How many memories there were when, as square roots, so that one busy day does not flatten the others. A click goes there; with the keyboard, the date field does. */
+/** The numbers of memories over time, as square roots so that one busy day does not flatten the others. A click goes there; with the keyboard, the date field does. */
 function Density({ placed, shown, onJump }) {
   const [spans, setSpans] = useState([]);
   useEffect(() => { placed.density(setSpans); }, [placed, placed.total]);
