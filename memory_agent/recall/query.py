@@ -11,16 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records.arguments import (
-    RecallOptions,
-    check_deadline_ms,
-    check_mode,
-    check_options,
-    check_text,
-    check_time,
-    check_whole,
-    located,
-)
+from memory_agent.records import arguments
 from memory_agent.records.memories import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, Tier, microseconds
 from memory_agent.records.metadata import check_conditions
 from memory_agent.records.shared_requests import SentVector
@@ -142,17 +133,19 @@ def make_query(
     filter: MemoryFilter | Mapping[str, Any] | None,
     mode: Mode | None,
     deadline_ms: float | None,
-    options: RecallOptions,
+    options: arguments.RecallOptions,
     usual: QueryDefaults,
 ) -> Query:
     """Return the validated query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
-    given, settings = check_options(options), usual.settings
+    given, settings = arguments.check_options(options), usual.settings
     defaults = profile_defaults(given.get("profile"))
     chosen = _with_kinds(check_filter(filter), defaults)
-    mode = check_mode(mode) or settings.mode
+    mode = arguments.check_mode(mode) or settings.mode
     floor = None if chosen is None else chosen.min_score
     default_floor = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
-    least = given.get("min_relevance")
+    least, runs = given.get("min_relevance"), given.get("runs")
+    if runs is None:
+        runs = 0 if given.get("context_tokens") is None else defaults.runs
     tiers = tuple(given.get("tiers") or ("local",))
     vector = given.get("vector")
     if vector is not None and mode == "lexical":
@@ -161,13 +154,13 @@ def make_query(
     text = _check_query(query, settings.max_query_chars, may_be_empty=is_by_vector)
     return Query(
         text=text,
-        top_k=check_whole("top_k", defaults.top_k if top_k is None else top_k, MOST_ANSWERS),
+        top_k=arguments.check_whole("top_k", defaults.top_k if top_k is None else top_k, MOST_ANSWERS),
         filter=_without_floor(chosen),
         mode=mode,
         floor=default_floor if floor is None else floor,
         insists=floor is not None,
         min_relevance=settings.min_relevance if least is None else least,
-        deadline_ms=check_deadline_ms(settings.deadline_ms if deadline_ms is None else deadline_ms),
+        deadline_ms=arguments.check_deadline_ms(settings.deadline_ms if deadline_ms is None else deadline_ms),
         dates=given.get("dates") or settings.dates,
         reference_time=given.get("reference_time") or usual.now,
         context_tokens=given.get("context_tokens"),
@@ -177,7 +170,7 @@ def make_query(
         by_event=given.get("by_event"),
         stored_text=usual.stored_text(text),
         present_us=_around(usual.now, settings.echo_minutes),
-        runs=_runs(given, defaults),
+        runs=runs,
         tiers=tiers,
         vector=None if vector is None else tuple(vector),
         vector_model=given.get("vector_model") or "",
@@ -185,16 +178,9 @@ def make_query(
     )
 
 
-def _runs(given: RecallOptions, defaults: ProfileDefaults) -> int:
-    runs = given.get("runs")
-    if runs is not None:
-        return runs
-    return 0 if given.get("context_tokens") is None else defaults.runs
-
-
 def check_now(now: datetime | None) -> datetime:
     """Validate and return `now`, or return the current time if it is None. Recall reads the wall clock only here."""
-    return datetime.now(UTC) if now is None else check_time("now", now)
+    return datetime.now(UTC) if now is None else arguments.check_time("now", now)
 
 
 def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
@@ -217,7 +203,7 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None, *, is_query: b
     try:
         chosen = msgspec.convert(dict(fields), described(MemoryFilter))
     except msgspec.ValidationError as error:
-        field, reason = located(str(error), MemoryFilter)
+        field, reason = arguments.located(str(error), MemoryFilter)
         raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
     for field in ("since", "until"):
         time = getattr(chosen, field)
@@ -279,7 +265,7 @@ def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
 
 
 def _check_query(query: object, most_chars: int, *, may_be_empty: bool) -> str:
-    check_text("query", query)
+    arguments.check_text("query", query)
     assert isinstance(query, str)
     if not (query.strip() or may_be_empty):
         raise InvalidInputError("query", "is empty")
