@@ -94,7 +94,7 @@ class Broker:
         }
 
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Serve until `stop`, or until `wanted()` is false, then answer queued requests. Raises what stopped it."""
+        """Serve until `stop`, or until `wanted()` is false, then answer queued requests. Raises any fatal error."""
         for worker in self._workers:
             worker.start()
         try:
@@ -241,7 +241,7 @@ class Broker:
             self._counts["replies_undelivered"] += 1
 
     def _ring(self) -> None:
-        """Publish the journal's last number if it has changed or a subscriber has joined."""
+        """Publish the journal's last number if the number has changed or a subscriber has joined."""
         last_seq = self._journal.last_seq
         if self._server.joined() or last_seq != self._rung_seq:
             self._server.publish(wire.encode_doorbell(last_seq))

@@ -56,8 +56,8 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An event table in an SQLite file that another program writes.
 
-    The cursor is stored under `name`; changing the name rereads the table from the beginning. `default_user` owns rows
-    without a user.
+    The cursor is stored under `name`; changing the name rereads the table from the beginning. Rows without a user
+    belong to `default_user`.
     """
 
     name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
@@ -71,10 +71,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The relay process. Empty `ingest` and `feed` select socket files below the data folder.
 
     `listen` and `feed_listen` are additional endpoints, such as `curve+tcp://HOST:PORT` for other machines. Plain PUB
-    emitters connect to `pub_bind`, or are bound to `pub_connect`. They present no key, and only their events for
-    `pub_user` are accepted (if it is empty, for any user). `max_batch` and `max_batch_bytes` bound one group commit,
-    `queue_bytes` the queue of each peer, and `pub_queue_bytes` the queue of each PUB emitter. While a consumer has more
-    than `max_lag` unread events (0: off), publishers and tables wait, and PUB events are dropped and counted.
+    emitters connect to `pub_bind`, or are bound to `pub_connect`. They present no key; if `pub_user` is set, only
+    events for that user are accepted. `max_batch` and `max_batch_bytes` bound one group commit, `queue_bytes` the queue
+    of each peer, and `pub_queue_bytes` the queue of each PUB emitter. While a consumer has more than `max_lag` unread
+    events (0: no limit), publishers and tables wait, and PUB events are dropped and counted.
     """
 
     ingest: str = ""

@@ -1,7 +1,8 @@
-"""Describes types for msgspec, one thread at a time, before they are decoded.
+"""Prepares types for decoding with msgspec, one thread at a time.
 
-msgspec 0.22 describes a struct when it is first decoded. A second thread that decodes the same struct meanwhile reads
-an unfinished description and crashes the process with SIGSEGV (`tests/relay/test_decoding.py`).
+msgspec 0.22 builds its description of a struct when the struct is first decoded. A second thread that decodes the same
+struct at that moment reads an unfinished description, which crashes the process with SIGSEGV
+(`tests/relay/test_decoding.py`).
 """
 
 import threading
@@ -15,7 +16,7 @@ _described: set[object] = set()
 
 
 def described(type_: T) -> T:
-    """Return `type_`, which any number of threads may decode from now on.
+    """Return `type_`. From now on, any number of threads may decode it.
 
     >>> msgspec.json.decode(b'{"x": 1}', type=described(dict[str, int]))
     {'x': 1}

@@ -1,6 +1,6 @@
 """The errors of the bus, and the base classes of all errors.
 
-Each class has a stable `code`, used by acks, replies and documents, and is `retryable` if the same call may succeed
+Each class has a stable `code`, which acks, replies and documents use; it is `retryable` if the same call may succeed
 later. A class with fields is a dataclass with a message `template`; the others take the message itself. All arguments
 are plain values in `args`, so another process can rebuild an error from its code and arguments.
 """

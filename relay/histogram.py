@@ -12,7 +12,7 @@ _BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
 )
-"""The upper bounds of the buckets in seconds, inclusive; a further bucket has none."""
+"""The upper bounds of the buckets in seconds, inclusive. One more bucket has no upper bound."""
 
 
 class Histogram(msgspec.Struct, kw_only=True):
@@ -35,5 +35,5 @@ class Histogram(msgspec.Struct, kw_only=True):
         self.sum_s += took_s
 
     def buckets(self) -> list[tuple[float, int]]:
-        """Return each upper bound in seconds, and how many durations were not above it."""
+        """Return each upper bound in seconds with the number of durations up to it."""
         return list(zip((*_BOUNDS_S, math.inf), accumulate(self.counts), strict=True))

@@ -87,7 +87,7 @@ class _StandardError:
                 self._replace(self.file)
 
     def _replace(self, file: Path) -> None:
-        """Rename the file and its predecessors, and continue in a new one, which is opened first."""
+        """Open a new file, rename the full one and its predecessors, and continue in the new file."""
         started = file.with_name(f"{file.name}.new")
         new = os.open(started, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
@@ -112,7 +112,7 @@ def _is_standard_error(file: Path) -> bool:
 
 
 def rotate_log() -> None:
-    """Replace the log file if it is full. Log lines do so too; other output to standard error does not."""
+    """Replace the log file if it is full. Log lines also do this, but other output to standard error does not."""
     with contextlib.suppress(OSError):
         _stderr.rotate()
 

@@ -14,9 +14,9 @@ from typing import NoReturn
 def run_program(main: Callable[[], int | None]) -> NoReturn:
     """Run `main` and exit with the code that it returns or raises; 1 after an error.
 
-    Threads end, exit handlers that were registered since the call run, and output is flushed. The interpreter's cleanup
-    is skipped, because it only frees memory (50 to 170 ms). The process and its children write no core file, because it
-    would contain texts and keys; to get one, raise the limit of the running process (`prlimit --core`).
+    Waits for threads, runs the exit handlers that were registered since the call, and flushes output. The interpreter's
+    cleanup is skipped, because it only frees memory (50 to 170 ms). The process and its children write no core file,
+    because it would contain texts and keys; to get one, raise the limit of the running process (`prlimit --core`).
     """
     status = 1
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

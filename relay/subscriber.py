@@ -25,7 +25,7 @@ from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, Qua
 _Result = TypeVar("_Result")
 
 _TRIES = 2
-_ERASE_TIMEOUT_S = 60.0  # for one part of 20,000 events; some must be decoded
+_ERASE_TIMEOUT_S = 60.0  # for one part of 20,000 events, some of which must be decoded
 _ITERATION_EVENTS = 500
 _MAX_BYTES = 4 << 20
 
@@ -33,8 +33,8 @@ _MAX_BYTES = 4 << 20
 class Subscriber:
     """A consumer of one relay. Thread-safe, except for `wait` and iteration.
 
-    Every request raises `RelayUnavailableError` if no reply arrives within `timeout_s`. The request has been sent twice
-    by then and may have taken effect, so a repeated removal may report that there is nothing to remove.
+    Every request raises `RelayUnavailableError` if no reply arrives within `timeout_s`. The request has then been sent
+    twice and may have taken effect, so a repeated removal may report that there is nothing to remove.
 
     In the examples, the journal holds alice's events `e-1` to `e-3`, with the numbers 1 to 3.
 
@@ -187,7 +187,8 @@ class Subscriber:
     def retry_quarantined(self, entry_id: int) -> bool:
         """Decode malformed bytes again; if they are now a valid event, journal it and return True. Durable on return.
 
-        Raises `QuarantineEntryError`, also if the event is in the journal, because its consumer must retry it.
+        Raises `QuarantineEntryError` for an unknown entry and for an event of the journal, which its consumer must
+        retry.
 
         >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
         >>> subscriber.retry_quarantined(entry_id)
@@ -199,8 +200,8 @@ class Subscriber:
         """Erase events in parts; their numbers remain as gaps. Each part is durable when it completes.
 
         The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). Each
-        part is requested only once, because a repeat would report nothing to erase. Raises `RelayUnavailableError` if
-        the outcome is unknown; then call it again to erase the remaining events.
+        part is requested only once, because a repeated request would report that nothing was erased. Raises
+        `RelayUnavailableError` if the outcome is unknown; call it again to erase the remaining events.
 
         >>> subscriber.erase(Erasable(user_id="alice", event_ids=frozenset({"e-2"}))).seqs
         [2]

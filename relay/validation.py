@@ -12,10 +12,10 @@ from typing import Any
 
 from relay.errors import MalformedEventError
 
-SYSTEM_USER = "system"  # the user id under which conductors publish events that belong to the users of their runs
+SYSTEM_USER = "system"  # the user id under which conductors publish events; each belongs to the user of its run
 SHARED_USER = "shared-knowledge"
-"""The user id of the store of shared items. No key can be for this user. Each of its events names its `audience`, and
-only the key `local` may publish them.
+"""The user id of the store of shared items. No key can be created for this user. Each of its events names its
+`audience`, and only the key `local` may publish them.
 """
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -105,8 +105,8 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
 def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
     """Return a timestamp in UTC.
 
-    Text is ISO 8601, in UTC if it has no zone. A number is in seconds since 1970, or in milliseconds from 1e11. Raises
-    `MalformedEventError`, also for a time more than `max_future_s` after `now`.
+    Text is ISO 8601, in UTC if it has no zone. A number is in seconds since 1970 or, if it is 1e11 or greater, in
+    milliseconds. Raises `MalformedEventError` for an invalid time and for one more than `max_future_s` after `now`.
     """
     try:
         moment = _moment(value)
@@ -125,8 +125,8 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
 def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]:
     """Return a JSON object of any content, or an empty object for None.
 
-    Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot represent, or beyond
-    `max_depth` levels.
+    Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot represent, or that is nested
+    deeper than `max_depth`.
     """
     if value is None:
         return {}

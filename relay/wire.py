@@ -95,7 +95,8 @@ class Erasable(msgspec.Struct, frozen=True, kw_only=True):
 
     An event whose payload lists one of `quoted` under `quotes` is erased too, unless its id is in `kept_ids`.
     `system_seqs` holds the numbers of additional `system` events, and `quarantine_ids` the ids of quarantine entries
-    without a number. The caller must verify that these belong to the user, because any key may name any session.
+    without a number. The caller must verify that these events and entries belong to the user, because a key may name
+    any session.
     """
 
     user_id: str
@@ -209,12 +210,12 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_vouched(self) -> bool:
-        """Whether a key for all users published it, so its claims of ownership are accepted."""
+        """Whether a key for all users published the event. Only then may the event name its owner."""
         return self.origin is not None and self.origin.for_all
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries in order, and the journal's first and last numbers when they were read.
+    """Entries in order, and the first and last numbers of the journal at the time of reading.
 
     A `first_seq` greater than the cursor + 1 means that retention deleted unread entries. If `has_more` is true, many
     entries for other audiences were skipped; continue after `last_seq`.

@@ -31,8 +31,8 @@ _TOKEN_BYTES = 32
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A key for one user, or for all users (None), with a token or a public CURVE key.
 
-    Rotation keeps `created`. `person` is the holder of the user's keys: in figures of shared items, all users of a
-    person have one vote. The key `local` has every scope, including scopes added since its `scopes` were stored.
+    Rotation keeps `created`. `person` is the holder of the user's keys; all users of one person have a single vote on a
+    shared item. The key `local` has every scope, including scopes added since its `scopes` were stored.
     """
 
     id: str
@@ -112,9 +112,9 @@ def create_key(
 ) -> KeyDocument:
     """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
-    `orgs` and `tier` are the groups of its holder; the person is that of the user's other keys. Raises `KeyFileError`
-    if the name is in use or the user cannot have a key, and `MalformedEventError` for an invalid name of a user,
-    organisation or tier.
+    `orgs` and `tier` are the groups of its holder. The key is assigned to the person of the user's other keys. Raises
+    `KeyFileError` if the name is in use or the user cannot have a key, and `MalformedEventError` for an invalid name of
+    a user, organisation or tier.
 
     >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
     >>> read_keys(Path("data"))[0].principal.groups
@@ -149,7 +149,7 @@ def person_of(keys: Iterable[StoredKey], user_id: str | None) -> str | None:
 
 
 def set_person(data_dir: Path, key_ids: Collection[str], person: str | None) -> list[StoredKey]:
-    """Set the person of all keys of the users that the named keys are for, or none; return these keys.
+    """Assign all keys of the named keys' users to `person`, or to nobody; return these keys.
 
     Raises `KeyFileError` for an unknown key or one for all users, and `MalformedEventError` for an invalid name.
 
@@ -207,7 +207,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
 
 
 def _new_secret(pair: CurvePair | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the fields to store, and the fields to show, of a CURVE key pair or else of a new token."""
+    """Return the fields to store and the fields to show, for the CURVE key pair or, without one, for a new token."""
     if pair is not None:
         return {"curve_public": pair.public}, {"public": pair.public, "secret": pair.secret}
     token = secrets.token_urlsafe(_TOKEN_BYTES)

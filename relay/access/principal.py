@@ -33,7 +33,7 @@ PUBLIC = "public"
 
 
 class Origin(NamedTuple):
-    """The key that published an event, as stored in the journal. A key `for_all` users may claim ownership for them."""
+    """The key that published an event, as stored in the journal. Events of a key `for_all` users may name an owner."""
 
     key_id: str
     for_all: bool

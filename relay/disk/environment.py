@@ -1,8 +1,8 @@
 """An LMDB environment for journals and stores. A committed transaction is durable.
 
 `writemap` is off: with it, a full disk kills the process with SIGBUS. The map size is set once, because growing it from
-two processes corrupts the file. LMDB detects little damage, so callers store a checksum in each value, and `pages`
-checks the pages before LMDB reads them.
+two processes corrupts the file. LMDB detects only some kinds of damage, so callers store a checksum in each value, and
+`pages` checks the pages before LMDB reads them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from relay.disk.transaction import (
 )
 from relay.locks import ReadWriteLock, holding
 
-# Before a replacement, new transactions wait this long for old ones to end, then run this long until the next try.
+# Before a replacement, new transactions are blocked for up to this long while open ones end; they run for as long
+# between two attempts.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
@@ -103,10 +104,11 @@ class Environment:
         """Open the environment in folder `path`; create it and its databases unless `readonly`.
 
         The map is address space, not disk space. An encrypted environment must be opened with its `encryption`, a plain
-        one without. Without `databases`, any environment can be copied, but not read. `lock` guards the replacement of
-        the file, and is released by `close`. `on_commit` receives the changes of each write transaction after its
-        commit, in commit order. It must not raise, and the next write waits for it. Raises `failed`, `full`, `damaged`,
-        `is_encrypted` and `not_encrypted` of `errors`, and the errors of `encryption`.
+        one without. If `databases` is empty, the environment can be copied but not read, whether or not it is
+        encrypted. `lock` guards the replacement of the file, and is released by `close`. `on_commit` receives the
+        changes of each write transaction after its commit, in commit order. It must not raise, and the next write waits
+        for it. Raises `failed`, `full`, `damaged`, `is_encrypted` and `not_encrypted` of `errors`, and the errors of
+        `encryption`.
         """
         failures = _Failures(errors, path, map_size_bytes)
         engine = None
@@ -141,7 +143,7 @@ class Environment:
         Durable when the block ends; rolled back when it raises. Raises `full` (rolled back; the environment stays
         usable) and `failed` (rolled back; close and reopen).
         """
-        self._refuse_fork()  # before locking, because a child never gets a lock that another thread of its parent held
+        self._refuse_fork()  # before locking: another thread of the parent may have held the lock at the fork
         try:
             with self._writing:
                 if self._on_commit is not None:
@@ -289,8 +291,8 @@ class Environment:
         """Replace the file with a verified compact copy, without deleted data. Durable on return.
 
         Writes wait; reads wait only while the file is replaced. A kill at any moment leaves either the old or the new
-        file. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within `tries` turns of 2 s.
-        Do not call it within a `write` of the same thread.
+        file. Raises `full`, `damaged`, and `TimeoutError` if open transactions have not ended after `tries` attempts of
+        2 s. Do not call it within a `write` of the same thread.
         """
         copy = room_for_copy(self.path)
         try:
@@ -345,7 +347,7 @@ class Environment:
                         transaction.cursor(db=copy).putmulti(chunk, append=True)
 
     def replace_by(self, copy: Path) -> None:
-        """Close, and replace the file by the copy from `room_for_copy`. Durable. Raises `failed`, `full`,
+        """Close, and replace the file with the copy from `room_for_copy`. Durable. Raises `failed`, `full`,
         `TimeoutError`.
         """
         try:

@@ -1,8 +1,8 @@
 """One writer per folder: a file lock that names the owner, and an epoch in the store that fences earlier owners.
 
-A lock is not enough: a Ray actor whose raylet died keeps its lock for minutes, while Ray has started its successor. So
-an owner with the role `host` may take over from a `host`. It increments the epoch, and the earlier owner's next write
-fails. Not covered: an owner that is frozen inside a write, and folders shared between machines.
+A lock is not enough: a Ray actor whose raylet died keeps its lock for minutes, although Ray has already started its
+successor. So an owner with the role `host` may take over from a `host`. It increments the epoch, and the earlier
+owner's next write fails. Not covered: an owner that is frozen inside a write, and folders shared between machines.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class OwnerLock(WriterLock):
 
 @contextmanager
 def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
-    """Prevent the files below `folder` from being replaced while another process than their writer opens them."""
+    """Prevent the files below `folder` from being replaced while a process other than their writer opens them."""
     try:
         descriptor = os.open(folder / kind.swap_file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # the folder is a copy, or was never written

@@ -1,7 +1,7 @@
 """Checks the page structure of an LMDB file before LMDB reads it, because LMDB aborts the process on some damage.
 
-Walks all pages that the newest commit reaches, in 0.4 s for 100,000 memories. Reads format 1, as written by LMDB 0.9 on
-64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
+Walks all pages that are reachable from the newest commit, which takes 0.4 s for 100,000 memories. Reads format 1, as
+written by LMDB 0.9 on 64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BIG, _TREE = 0x01, 0x02  # flags of a leaf node: value on overflow pages; root 
 _NO_PAGE = (1 << 64) - 1
 _FIRST_PAGE = 2  # after the two meta pages
 _DEEPEST = 32
-_TRIES = 100  # for a file that other processes write: a try fails only if two commits occur between begin and read
+_TRIES = 100  # an attempt fails only if other processes commit twice between `begin` and the check
 _KINDS = _BRANCH | _LEAF | _OVERFLOW | _META
 
 _header = Struct("<QHHHH")  # number, -, flags, end of the pointers, start of the nodes
@@ -67,10 +67,10 @@ def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> s
     """Check an open environment, like `find_fault`, before any page is read, even while other processes write.
 
     `begin` opens an LMDB read transaction, which keeps the pages of its commit alive. Raises `CommitGoneError` if no
-    try finds the commit, because LMDB's lock file belongs to a different file.
+    attempt finds the commit: LMDB's lock file then belongs to a different file.
     """
     for _ in range(_TRIES):
-        with begin() as transaction, suppress(CommitGoneError):  # two commits between begin and read
+        with begin() as transaction, suppress(CommitGoneError):  # other processes committed twice
             return find_fault(folder, transaction.id())
     raise CommitGoneError(f"{DATA_FILE} was replaced while it was opened; try again when no process has it open")
 
@@ -78,8 +78,8 @@ def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> s
 def find_fault(folder: Path, commit: int | None = None) -> str | None:
     """Return the first fault in the pages of the environment in `folder`, or None.
 
-    `commit` belongs to an open read transaction. None selects the newest commit, if no process is writing. A missing or
-    empty file has no fault. Raises `CommitGoneError` and `OSError`.
+    `commit` belongs to an open read transaction. None selects the newest commit, and requires that no process is
+    writing. A missing or empty file has no fault. Raises `CommitGoneError` and `OSError`.
     """
     file = folder / DATA_FILE
     if not file.exists() or file.stat().st_size == 0:
@@ -98,7 +98,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
 
 
 def clear_unused(folder: Path) -> None:
-    """Zero the unused bytes in a closed compact copy: up to six deleted bytes per page. Raises `OSError`."""
+    """Zero the unused bytes in a closed compact copy (up to six bytes of deleted data per page). Raises `OSError`."""
     with (folder / DATA_FILE).open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as content:
         found, page = _commit(content, None), _FIRST_PAGE
         while page <= found.last_page:

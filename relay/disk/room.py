@@ -1,7 +1,7 @@
 """Distinguishes a full disk from other write errors.
 
-LMDB may report an I/O error for a full disk. After one, two checks decide: whether the file system has enough free
-space, and whether that much can be allocated in a file, which detects quotas. A broken disk passes both.
+LMDB may report an I/O error for a full disk. After an I/O error, two checks are made: whether the file system has
+enough free space, and whether a file of that size can be allocated, which detects quotas. A broken disk passes both.
 """
 
 from __future__ import annotations

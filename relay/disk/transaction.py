@@ -85,7 +85,7 @@ class Transaction:
         return value
 
     def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
-        """Set `key` to `value`. `append` is a hint that `key` is greater than all other keys, to fill pages."""
+        """Set `key` to `value`. `append` hints that `key` is greater than all other keys, to fill pages completely."""
         handle = self._databases[database]
         try:
             if not (append and self._transaction.put(key, value, db=handle, append=True, overwrite=False)):
@@ -136,7 +136,7 @@ class Transaction:
     def scan(
         self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Pair]:
-        """Yield the pairs in order of their keys, from `start` (inclusive) to `end` (exclusive), or the reverse.
+        """Yield the pairs in order of their keys, from `start` (inclusive) to `end` (exclusive), or in reverse order.
 
         In a write transaction, do not change the database during the scan. Encrypted names are unordered and cannot be
         bounds.

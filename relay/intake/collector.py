@@ -20,7 +20,7 @@ from relay.net import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2
-_TOO_LARGE = 4  # times the largest event: oversized messages up to this size are quarantined with the reason
+_TOO_LARGE = 4  # times the maximum event size; larger messages are not received, and so cannot be quarantined
 
 
 class Collector:

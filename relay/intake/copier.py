@@ -13,7 +13,7 @@ from relay.errors import CopyUnavailableError
 from relay.intake.group_commit import Reply
 from relay.journal import Journal
 
-_INTERVAL_S = 5.0  # between copies of other changes, such as cursors
+_INTERVAL_S = 5.0  # interval at which changes other than events, such as cursors, are copied
 
 
 class Copier:
@@ -30,7 +30,7 @@ class Copier:
         self._released = SimpleQueue[Reply]()
 
     def hold(self, replies: Sequence[Reply]) -> None:
-        """Hold replies about events that were journaled before this call. Wake the worker afterwards."""
+        """Hold replies about events that were journaled before this call. The caller must then wake the worker."""
         for reply in replies:
             self._held.put(reply)
 

@@ -1,7 +1,7 @@
 """Masks obvious secrets in text before it is stored; a GitHub token becomes `[masked:github_token]`. Pure.
 
-Takes time linear in the length of the text, even for hostile text. Finds neither encoded secrets nor secrets without a
-known format or a revealing name beside them (`ops/decisions/0005-secret-masking.md`).
+Takes time linear in the length of the text, even for hostile text. Does not find encoded secrets, or secrets that have
+neither a known format nor a revealing name beside them (`ops/decisions/0005-secret-masking.md`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Masker:
         return self._text(text, self._literals.rows(text))
 
     def data(self, data: bytes) -> bytes:
-        """Mask bytes: JSON and MessagePack as in `value`, anything else as in `text`, even if it is not UTF-8.
+        """Mask bytes: JSON and MessagePack as in `value`, and other bytes as in `text`, even if they are not UTF-8.
 
         >>> masker.data(b'{"password":"%s"}' % word.encode())
         b'{"password":"[masked:password]"}'
@@ -201,7 +201,7 @@ def masked_kinds(*values: object) -> Counter[str]:
 
 
 def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
-    """Whether the match of a loose pattern is a secret rather than a placeholder, a name or code."""
+    """Whether the match of a pattern that is not `strict` is a secret, and not a placeholder, a name or code."""
     if _is_masked(secret) or _PLACEHOLDER.fullmatch(secret) or _REFERENCE.fullmatch(secret) or len(set(secret)) < 3:
         return False
     groups = match.groupdict()

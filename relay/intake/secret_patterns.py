@@ -15,7 +15,7 @@ _IGNORECASE = int(re.IGNORECASE)  # saves 1 us per string compared with the enum
 
 
 class SecretFormat(NamedTuple):
-    """One kind of secret. The group `secret` of a match is masked, or the whole match without such a group.
+    """One kind of secret. The group `secret` of a match is masked, or the whole match if there is no such group.
 
     With `at_literal`, a match starts at one of the literals. The literals of a pattern that ignores case are in lower
     case. `masking.looks_secret` checks the matches of rows that are not `strict`. `check` returns whether a match has
@@ -83,7 +83,7 @@ def _after(kind: str, prefixes: str, secret: str) -> SecretFormat:
 
 
 def _loose(kind: str, literals: tuple[str, ...], pattern: str) -> SecretFormat:
-    """Return a format that also matches code and prose."""
+    """Return a format that may also match code and prose."""
     return SecretFormat(kind, literals, re.compile(pattern), strict=False)
 
 

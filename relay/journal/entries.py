@@ -45,7 +45,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event with encrypted `name` (its id) and `sealed` content, by the key of `owner` or else of its user."""
+    """An event. The key of `owner`, or else of its user, encrypts `name` (its id) and `sealed` (its content)."""
 
     received_ms: int
     user_id: str

@@ -1,7 +1,7 @@
 """The file of a journal: opening, copying while in use, and moving consumers back.
 
-A journal is encrypted from the start or not at all. An encrypted journal stores the id of the system key. With a
-missing or wrong keys folder, nothing is read or written, and no keys are created.
+A journal is encrypted from the start or not at all. An encrypted journal stores the id of the system key. If the keys
+folder is missing or wrong, nothing is read or written, and no keys are created.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 
 MARK = b"encrypted"
-_SKIPPED_NUMBERS = 1 << 24  # far more than the events of all commits that can await their copy
+_SKIPPED_NUMBERS = 1 << 24  # far more than the events that can be waiting to be copied
 _ERRORS = ErrorFamily(
     failed=errors.JournalError,
     full=errors.JournalFullError,

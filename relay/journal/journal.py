@@ -117,7 +117,7 @@ class Journal:
         """Append events in order, in one transaction; return their numbers. Durable on return, but not copied.
 
         `origins` holds the origin of each event, if known. The same transaction quarantines `suspects` and stores the
-        cursor of a `source`: its name and read position. Raises `JournalPausedError` (nothing was written) and
+        read position of a `source`, a pair of name and position. Raises `JournalPausedError` (nothing was written) and
         `JournalError`.
 
         >>> journal.append(events[:2], now)
@@ -390,10 +390,10 @@ class Journal:
             wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
 
     def flush_copy(self) -> None:
-        """Copy everything committed before the call; return when it is durable there. Does nothing without a copy.
+        """Copy everything committed before the call. The copy is durable on return. Does nothing without a copy.
 
-        Raises `JournalSupersededError` and `CopyUnavailableError`. All appends then raise too, until a later call
-        succeeds.
+        Raises `JournalSupersededError` and `CopyUnavailableError`. After the latter, appends also raise it until a
+        later call succeeds.
 
         >>> journal.flush_copy()
         """
@@ -485,7 +485,7 @@ class Journal:
             self._sealing.require_keys()
 
     def _require_copy(self) -> None:
-        """Raise `CopyUnavailableError` if the last `flush_copy` failed, so that uncopied events are bounded."""
+        """Raise `CopyUnavailableError` if the last `flush_copy` failed, so that few events are uncopied at a time."""
         if self._uncopied:
             raise errors.CopyUnavailableError(f"the copy of the journal cannot be written: {self._uncopied}")
 

@@ -127,7 +127,7 @@ def source_name(kind: str, name: str, principal: Principal) -> str:
 
 
 def publisher_of(source: str) -> Principal:
-    """Return the principal that publishes quarantined bytes again, from a result of `source_name`."""
+    """Return the principal for publishing quarantined bytes again; `source` is a result of `source_name`."""
     kind, at, rest = source.partition(_OF_USER)
     is_of_user = bool(at) and ":" not in kind
     return Principal("quarantine", rest.partition("/")[0] if is_of_user else None, frozenset({Scope.PUBLISH}))
@@ -139,7 +139,7 @@ def user_of_source(source: str) -> str | None:
 
 
 def user_of(data: bytes, source: str) -> str:
-    """Return the user whose key encrypts quarantined bytes: named by the source, else by the content, else `system`."""
+    """Return the user whose key encrypts quarantined bytes: the user in the source or in the content, or `system`."""
     try:
         named = user_of_source(source) or decode_mapping(data, _LIMITS)
         return validate_user_id(named.get("user_id") if isinstance(named, dict) else named)

@@ -86,7 +86,7 @@ class Retention:
         return max(behind[slowest], first - 1), slowest, {}
 
     def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
-        """Return the first number, and the last number that age and size would delete, regardless of consumers."""
+        """Return the first number, and the last number beyond the age and size limits. Ignores consumers."""
         oldest_ms = entries.milliseconds(now) - int(self._settings.retention_age_s * 1000)
         excess = entries.counter(transaction, "event_bytes") - self._settings.retention_bytes
         first_key = transaction.first_key("events")
@@ -95,7 +95,7 @@ class Retention:
         for key, value in transaction.scan("events"):
             stored = entries.load_event(key, value)
             if stored is None:
-                continue  # of unknown age: deleted together with the next entry
+                continue  # its age is unknown, so it is deleted together with the next entry
             too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
             too_much = self._settings.retention_bytes > 0 and excess > 0
             if not (too_old or too_much):

@@ -144,7 +144,7 @@ def _owner_of(stored: entries.StoredEvent) -> str:
 
 
 class Reading:
-    """Reads the entries of one journal in order. `locked` counts those skipped because their key is missing."""
+    """Reads the entries of one journal in order. `locked` counts entries that were skipped for lack of their key."""
 
     def __init__(self, path: Path, sealing: Sealing) -> None:
         self._path = path
@@ -152,7 +152,7 @@ class Reading:
         self.locked = 0
 
     def entries(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[JournalEntry]:
-        """Yield entries until a damaged one. Raises `EntryDamagedError` if that is the first."""
+        """Yield entries, and stop before a damaged one. Raises `EntryDamagedError` if the first entry is damaged."""
         first, sealing = True, self._sealing.at_once()
         for key, value in self._values(transaction, after_seq, user_id):
             stored = entries.load_event(key, value)

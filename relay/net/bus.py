@@ -16,7 +16,7 @@ from relay.net.zeromq import AsyncSocket, CurveAuthenticator, Frames, Limits, Me
 
 _LINGER_MS = 1_000
 _REPLIES = 256  # unread replies of one peer, which may send many requests at once
-_REQUEST_BYTES = 20 << 20  # an event may have 16 MiB
+_REQUEST_BYTES = 20 << 20  # an event may be up to 16 MiB
 _REPLY_BYTES = 64 << 20
 _DOORBELLS = 10
 
@@ -62,7 +62,7 @@ class ServerSocket:
         return messages
 
     def send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        """Send `frames` to a peer; return False if it has gone or does not read. Raises `RelayUnavailableError`."""
+        """Send `frames` to a peer; return False if it is gone or its queue is full. Raises `RelayUnavailableError`."""
         with zeromq.translated(RelayUnavailableError, "reply"):
             return zeromq.send_now(self._routers[peer[0]], [peer[1:], *frames])
 
@@ -106,7 +106,7 @@ def _bind(socket: PlainSocket, endpoint: str) -> str:
 
 
 def _message(number: int, frames: Sequence[Any]) -> Message:
-    """Return a message received by ROUTER `number`: 0 is plain; peers of 1 have proved that they hold a CURVE key."""
+    """Return a message received by ROUTER `number`: 0 accepts plain peers, 1 only peers with a known CURVE key."""
     if not number:
         return Message(b"\0" + frames[0], list(frames[1:]))
     key = zeromq.proven_key(frames)

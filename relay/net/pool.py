@@ -76,6 +76,6 @@ class CircuitBreaker:
             self._heard_at_s = time.monotonic()
 
     def waited_since(self, asked_at_s: float) -> None:
-        """Record an unanswered request. The server counts as silent after 0.4 s without any reply."""
+        """Record an unanswered request. The server is considered silent after 0.4 s without any reply."""
         with self._lock:
             self._is_silent |= time.monotonic() - max(asked_at_s, self._heard_at_s) >= _SILENT_AFTER_S

@@ -182,7 +182,7 @@ def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
-    """Return None while the connection of `connect_once` lasts, else its error, once. Does not wait."""
+    """Return the error that ended the connection of `connect_once`, once; None before and afterwards. Does not wait."""
     if monitor.closed or not can_receive(monitor) or (frames := receive_now(monitor)) is None:
         return None
     was_connected = parse_monitor_message(list(frames))["event"] == zmq.EVENT_DISCONNECTED
@@ -233,7 +233,7 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
 
 
 def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
-    """Bind again if the socket file was removed, without unbinding, which would later remove the new file."""
+    """Bind again if the socket file was removed. Does not unbind, which would later remove the new file."""
     if endpoint.startswith("ipc://") and not Path(endpoint.removeprefix("ipc://")).exists():
         bind(socket, endpoint, failure)
 
@@ -257,10 +257,10 @@ def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure:
 
 
 def connect_once(socket: PlainSocket, endpoint: str, identity: Identity, failure: type[CodedError]) -> PlainSocket:
-    """As `connect`, but only once; return a socket for `ended` and for waiting until the connection fails or ends.
+    """Like `connect`, without reconnecting. Return a socket for `ended`, readable when the connection fails or ends.
 
-    Call `stop_monitoring` before closing either socket. Close the socket when it has ended: it would connect again
-    after a day. An interval of -1 means never, but discards unread replies.
+    Call `stop_monitoring` before closing either socket. Close the socket when its connection has ended, because it
+    would reconnect after a day. A reconnect interval of -1 is not used: it would discard unread replies.
     """
     socket.setsockopt(zmq.RECONNECT_IVL, _DAY_MS)
     monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
@@ -279,7 +279,7 @@ def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> N
     socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.curve.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.curve.secret.encode())
     socket.setsockopt(zmq.CURVE_SERVERKEY, identity.server.encode())
-    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)  # a machine without power does not end its connections
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)  # a machine that loses power does not close its connections
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENT_MS)
 
 

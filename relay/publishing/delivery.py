@@ -12,7 +12,7 @@ import msgspec
 from relay.wire import Ack, Receipt
 
 _MAX_REJECTIONS = 10_000
-_PARTS = 4  # messages per window: with fewer, the relay waits for the publisher; with more, it commits small groups
+_PARTS = 4  # messages per window: fewer make the relay wait for the publisher, and more make it commit small groups
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Window:
         return ready > 0 and (not self._sent or ready >= self._capacity // _PARTS)
 
     def unsent(self, max_bytes: int) -> tuple[int, list[bytes]]:
-        """Return the next event's number, and unsent events of up to `max_bytes`, but at least one if there is any."""
+        """Return the next event's number and the unsent events: up to `max_bytes`, but at least one if any."""
         events: list[bytes] = []
         size_bytes = 0
         for outgoing in islice(self._waiting, self._sent, None):

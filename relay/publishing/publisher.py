@@ -1,4 +1,4 @@
-"""Publishers: send events to the relay, each exactly once and in order, across crashes of either side.
+"""Publishers send events to the relay in order, each exactly once, even if either process crashes.
 
 A background thread sends events and resends them until they are acknowledged. It sends at once when nothing else is
 unacknowledged, otherwise one part of the window at a time (`Window.is_due`). Events are never dropped silently: if
@@ -86,7 +86,7 @@ class Publisher:
         self._thread.start()
 
     def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Queue an event and return its `event_id`. On return it is durable only if spooled: see `flush`.
+        """Queue an event and return its `event_id`. The event is then durable only if it was spooled: see `flush`.
 
         Waits while the window is full. Raises `MalformedEventError` if the event is invalid, `RelayUnavailableError` if
         there is no room within `timeout_s`, and `SpoolFullError` if the relay is unreachable and the spool is full; the

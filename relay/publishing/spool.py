@@ -45,7 +45,7 @@ class Spool:
 
     @property
     def unreleased(self) -> int:
-        """Number of all events on disk, taken or not."""
+        """Number of all events on disk, including those already taken."""
         return self._last_seq - self._released_through
 
     def add(self, event: Event, now: datetime) -> bool:

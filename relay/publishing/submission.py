@@ -24,7 +24,7 @@ _MESSAGE_BYTES = 1 << 20
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """The id and the receipt of an event. The id is "" if the event was rejected before it had one."""
+    """The id and the receipt of an event. The id is "" if the event was rejected before it was given an id."""
 
     event_id: str
     receipt: Receipt
@@ -53,8 +53,8 @@ async def submit(
 ) -> list[Submitted]:
     """Publish events in order; return their results when every event is durable or rejected permanently.
 
-    Raises `RelayUnavailableError` if not all acks arrive within `timeout_s`, and the errors with which the relay
-    rejects events. Some events may be stored even if it raises.
+    Raises `RelayUnavailableError` unless all acks arrive within `timeout_s`, and the errors with which the relay
+    rejects requests. Some events may have been stored even if this raises.
     """
     valid = [one.data for one in events if one.receipt is None]
     receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())
