@@ -1,7 +1,7 @@
 """The copy of the relay's journal in the archive, and its restoration on another machine.
 
-Without a lease, each write finds out whether another machine has taken over (`restoration.take_over`). A relay first
-writes a snapshot of the whole journal, because other commands may have changed the closed file.
+There is no lease; instead, each write detects whether another machine has taken over (`restoration.take_over`). A relay
+first writes a snapshot of the whole journal, because other commands may have changed the closed file.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _NAME = "journal"
 _MARKER_FILE = "archived.json"
 _SCRATCH_FOLDER = "archiving"
 _LIMITS = Limits(pending_bytes=64 << 20, increments=50_000, share=1.0, least_bytes=64 << 20)
-"""One increment is written for each group of commits. Acks wait for a snapshot, so snapshots are rare."""
-_ADVICE = "restore it with memory-agent restore --from-archive, or delete the archive's folder journal to begin anew"
+"""One increment is written for each group of commits. Acks wait for snapshots, so these are rare."""
+_ADVICE = "restore it with memory-agent restore --from-archive, or delete the archive's folder journal to start over"
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """The identity of this folder in the archive, and the last epoch that it began there."""
+    """The identity of this folder in the archive, and the last epoch that the folder's relay began there."""
 
     owner: bytes
     epoch: int = 0
@@ -54,12 +54,12 @@ def archived_journal(settings: ArchiveSettings) -> ArchivedJournal | None:
 def restore_journal(
     settings: ArchiveSettings, folder: Path, journal: JournalSettings, cursors: Mapping[str, int] | None = None
 ) -> int:
-    """Write the journal in the archive into `folder`, which must not exist, and stop the relay that archived it.
+    """Restore the archived journal into `folder`, which must not exist. The relay that archived it can write no more.
 
-    That relay acknowledges nothing more, even if it is only cut off. Returns the number of the last event. `cursors`:
-    where consumers continue whose own data was lost, too. Durable on return. Needs no encryption keys. Raises
-    `StoreError` if another relay keeps writing, `ArchiveUnavailableError`, `ArchiveDamagedError`, `SettingsError`,
-    `InvalidInputError` and `JournalError`.
+    From then on, that relay acknowledges no events, even if it was only disconnected. Returns the number of the last
+    event. `cursors`: the positions from which consumers continue whose data was also lost. Durable on return. Needs no
+    encryption keys. Raises `StoreError` if another relay keeps writing, `ArchiveUnavailableError`,
+    `ArchiveDamagedError`, `SettingsError`, `InvalidInputError` and `JournalError`.
     """
     if folder.exists():
         raise errors.InvalidInputError("data_dir", f"{folder} already exists")
@@ -75,7 +75,7 @@ def restore_journal(
         size = StoreSettings(map_size_bytes=journal.map_size_bytes)
         restored = restore(objects, _NAME, partial, settings=size)
         if restored is None or restored.position != begun.position:
-            raise errors.StoreError(f"{settings.url} contains no journal, or another machine restores it, too")
+            raise errors.StoreError(f"{settings.url} contains no journal, or another machine is also restoring it")
         _write_marker(partial, msgspec.structs.replace(marker, epoch=begun.position.epoch))
         last_seq = skip_numbers(partial, journal)
         rewind(partial, journal, cursors or {})
@@ -97,7 +97,7 @@ class ArchivedJournal:
         self._beginning = threading.Lock()
 
     def note(self, changes: list[StoredChange] | None) -> None:
-        """As `JournalCopy.note`. What precedes the first `flush` is part of its snapshot."""
+        """As `JournalCopy.note`. Changes before the first `flush` are part of its snapshot."""
         if self._archive is not None:
             self._archive.note(changes)
 

@@ -1,8 +1,8 @@
-"""The objects of an archive: their names, headers and bodies, and how each is linked to the one before it.
+"""The objects of an archive: their names, headers and bodies, and the link of each object to the one before it.
 
 An object is named `<epoch>/<number>.<kind>`. Its header contains a checksum of its body and the digest of the previous
-object's header, so a missing, altered or moved object is detected, but not a forged one. Copies of derived files may be
-stored beside the objects, as `<epoch>/<number>.<file>`, so that a restored store need not rebuild them.
+object's header. So missing, altered and moved objects are detected, but forged ones are not. Copies of derived files
+may be stored beside the objects, as `<epoch>/<number>.<file>`, so that a restored store need not rebuild them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _position = struct.Struct(">QQ")
 
 
 class Restored(NamedTuple):
-    """The state that was restored. `continued` are the positions that the bases in its chain name."""
+    """The state that was restored. `continued` are the positions that are named by the bases in its chain."""
 
     position: Position
     digest: bytes
@@ -99,7 +99,7 @@ def parse_derived(name: str) -> tuple[int, str] | None:
 
 
 def read_header(data: bytes, kind: Kind, position: Position, user_id: str) -> Header:
-    """Return the header at the start of an object. Raises `ArchiveDamagedError` unless it is that of this object."""
+    """Return the header at the start of an object. Raises `ArchiveDamagedError` for the header of another object."""
     what = f"object {position}.{kind}"
     fields = data[: _header.size]
     if len(data) < HEADER_BYTES or sha256(fields).digest() != data[_header.size : HEADER_BYTES]:
@@ -143,7 +143,7 @@ def read_changes(body: memoryview, header: Header) -> Iterator[StoredChange]:
             end = start + _length.size + _length.unpack_from(body, start)[0]
             yield from _decoder.decode(body[start + _length.size : end])
             start = end
-    except (struct.error, msgspec.DecodeError) as error:  # the checksum was right
+    except (struct.error, msgspec.DecodeError) as error:  # although the checksum matches
         raise ArchiveDamagedError(f"object {header.position}.{header.kind}: {error}") from error
 
 

@@ -1,8 +1,8 @@
 """The objects of one user or of the journal, in a folder or an object store, through `fsspec`.
 
 Objects become visible only when complete. Each operation runs in a thread, because not every file system honours a
-timeout. A late operation is not stopped; the next one of the same `Objects` waits for it. Those of other processes are
-harmless, because each owner has its own epoch.
+timeout. A late operation is not stopped; the next operation of the same `Objects` waits for it. Late operations of
+other processes are harmless, because each owner has its own epoch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ObjectStore:
             raise SettingsError("archive.url", str(error)) from error
         except Exception as error:
             if "rotocol not known" in str(error):
-                raise SettingsError("archive.url", f"fsspec knows no protocol {settings.url.split(':')[0]}") from error
+                raise SettingsError("archive.url", f"unknown protocol {settings.url.split(':')[0]}") from error
             what = f"the file system rejected the URL or the options ({type(error).__name__})"  # may contain secrets
             raise SettingsError("archive.options", what) from None
         return cls(files, root.rstrip("/"), settings.timeout_s, is_local=isinstance(files, LocalFileSystem))
@@ -114,7 +114,7 @@ class Objects:
         return self._list(f"/{_folder(epoch)}")
 
     def put(self, epoch: int, name: str, content: bytes | Path, *, may_be_late: bool = True) -> None:
-        """Write or replace an object. Durable on return. A late one is deleted, unless it `may_be_late`."""
+        """Write or replace an object. Durable on return. A late object is deleted unless `may_be_late`."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
 
         def put() -> None:
@@ -129,7 +129,7 @@ class Objects:
         self._run(path, put, size_bytes, undo=None if may_be_late else lambda: self._files.rm_file(path))
 
     def create(self, epoch: int, name: str, content: bytes) -> bool:
-        """Write an object unless it exists; return whether it did not. Durable, and atomic if the store supports it."""
+        """Write an object unless it exists; return whether it was written. Durable; atomic if the store supports it."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
 
         def create() -> bool:
@@ -141,7 +141,7 @@ class Objects:
             except FileExistsError:
                 return False
             except OSError as error:
-                if error.errno == errno.EINVAL:  # of some servers, for `s3fs`
+                if error.errno == errno.EINVAL:  # how some servers report to `s3fs` that it exists
                     return False
                 raise
             return True
@@ -208,7 +208,7 @@ class Objects:
         may_be_missing: bool = False,
         undo: Callable[[], object] | None = None,
     ) -> _Result:
-        """Run an operation in a thread. `undo` is called if it ends after this has raised `ArchiveUnavailableError`."""
+        """Run an operation in a thread. `undo` is called if it succeeds after `ArchiveUnavailableError` was raised."""
         is_abandoned, deciding = False, threading.Lock()
         limit_s = self._timeout_s + size_bytes / SLOWEST_BYTES_PER_S
         deadline_s = time.monotonic() + limit_s
@@ -241,7 +241,7 @@ class Objects:
             return result  # type: ignore[return-value]
         if may_be_missing and isinstance(failure, FileNotFoundError):
             raise failure
-        reason = failure.strerror if isinstance(failure, OSError) else None  # other texts may contain secrets
+        reason = failure.strerror if isinstance(failure, OSError) else None  # other messages may contain secrets
         raise ArchiveUnavailableError(f"{what}: {reason or type(failure).__name__}") from failure
 
     def _start(self, work: Callable[[], None]) -> None:
@@ -265,7 +265,7 @@ def make_folders(folder: Path) -> None:
 
 
 def _put_locally(path: Path, content: bytes | Path, *, is_new: bool = False) -> None:
-    """Put a file in place atomically. Raises `FileExistsError` if it must be new but is not."""
+    """Put a file in place atomically. Raises `FileExistsError` if `is_new` and the file exists."""
     make_folders(path.parent)
     made = path.with_name(f"{path.name}.{token_hex(4)}.new" if is_new else f"{path.name}.new")
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source:

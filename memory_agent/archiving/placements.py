@@ -1,4 +1,4 @@
-"""Which node each user's memory is on, and since when: the truth in a cluster.
+"""Records which node each user's memory is on, and since when. These records are authoritative in a cluster.
 
 A new epoch begins whenever the user is placed on a node, so a host recognises files from an earlier placement and
 restores the archive instead. The file is in the user's folder on the daemon's machine.
@@ -20,7 +20,7 @@ from relay.disk import add_checksum, verify_checksum, write_private
 
 PLACEMENT_FILE = "placement.json"
 EPOCHS_OF_ARCHIVE = 1_000_000
-"""The epochs of the archive for each epoch of a placement: one each time the files are opened."""
+"""The number of archive epochs for each epoch of a placement. One is used each time the files are opened."""
 
 
 class Placements:
@@ -47,7 +47,7 @@ class Placements:
     def move(self, user_id: str, node: str) -> Placement:
         """Begin a new epoch on `node` and return it. Durable on return. Raises `StoreError`."""
         former = self.of(user_id)
-        # Seconds since 1970, so that a user who was erased never gets an earlier epoch again, even after a restart.
+        # Seconds since 1970, so that an erased user who is created again gets a later epoch, even after a restart.
         epoch = max(former.epoch + 1, int(time.time()), self._least_epoch)
         since = former.archived_since if former.node != HOME else former.epoch or epoch
         moved = msgspec.structs.replace(former, node=node, epoch=epoch, archived_since=since)
@@ -63,7 +63,7 @@ class Placements:
             self._unsaved.add(user_id)
 
     def save(self, user_id: str) -> None:
-        """Write what was noted about a user that went to sleep, and free its memory here. Raises `StoreError`."""
+        """Write what was noted about a user whose memory was closed, and forget the user. Raises `StoreError`."""
         placement = self._known.get(user_id)
         if placement is not None and user_id in self._unsaved:
             self._write(user_id, placement)

@@ -1,7 +1,7 @@
 """Restores the newest state of a user's store from the archive.
 
-Starts at the newest epoch that has objects, follows bases back to the last snapshot before each, and applies all later
-increments in one transaction. A failed attempt is repeated, because a listing can be inconsistent.
+Starts at the newest epoch that has objects, follows its base, and the bases before it, back to a snapshot, and applies
+all later increments in one transaction. A failed attempt is repeated, because a listing can be inconsistent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def restore(
 ) -> chain.Restored | None:
     """Write the newest archived state into the folder `target`, which must not exist. Durable on return.
 
-    `target` is the folder of the records. Objects of epochs before `since` do not count. Returns None if there is no
+    `target` is the folder of the records. Objects of epochs before `since` are ignored. Returns None if there is no
     archive and `at_least` is None. Raises `ArchiveDamagedError` if objects are missing or damaged, or if the newest
     state is older than `at_least`; `ArchiveUnavailableError`, `StoreFullError` and `StoreError`. Needs no encryption
     key.
@@ -96,7 +96,7 @@ def newest_epoch(objects: Objects) -> int:
 
 
 def begun_by(objects: Objects, user_id: str, epoch: int) -> bytes | None:
-    """Return the owner that began an epoch (`take_over`), or None if it has written more than that."""
+    """Return the owner that began an epoch (`take_over`), or None if the epoch contains more than its first object."""
     base = chain.object_name(0, "base")
     if objects.names(epoch) != [base]:
         return None
@@ -107,9 +107,9 @@ def begun_by(objects: Objects, user_id: str, epoch: int) -> bytes | None:
 def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> chain.Header:
     """End an epoch and begin the next one; return the header of its first object. `epoch` is the newest, or 0.
 
-    For archives without a lease. An empty increment takes the place of the next one in the epoch. So its owner finds
-    itself superseded with its next flush, and everything that it acknowledged before is in the archive. Raises
-    `FencedError` if another machine takes over, and `StoreError` if the owner is faster each time.
+    For archives without a lease. Writes an empty increment under the next number of the epoch. So the next flush of the
+    epoch's owner fails, and everything that the owner acknowledged before is in the archive. Raises `FencedError` if
+    another machine takes over, and `StoreError` if the owner writes faster in every attempt.
     """
     continued, digest = Position(0, 0), chain.NO_PREVIOUS
     if epoch:
@@ -140,7 +140,7 @@ def _sealed(objects: Objects, user_id: str, epoch: int) -> chain.Header:
         if objects.create(epoch, chain.object_name(position.number, "increment"), content) and all(
             kind != "snapshot" or place < position for place, kind in _of_epoch(objects, epoch)
         ):
-            return header  # otherwise the owner was faster, or has continued with a snapshot
+            return header  # otherwise, the owner was faster or has continued with a snapshot
     raise StoreError(f"the archive of {user_id} is in use: another machine still writes to it")
 
 
@@ -203,8 +203,8 @@ class _Restoration:
     def _since_start(self, parts: Sequence[_Object], next_links_to: bytes | None = None) -> list[_Object]:
         """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base.
 
-        `next_links_to` is the digest in the object that follows them. A snapshot may have the number of another object:
-        nothing links to the one whose owner failed (`take_over`).
+        `next_links_to` is the digest in the object that follows them. A snapshot may have the same number as another
+        object; no object links to the one whose owner was superseded (`take_over`).
         """
         used: list[_Object] = []
         positions = [position for position, _ in parts]
@@ -263,7 +263,7 @@ class _Restoration:
 
 
 def _of_epoch(objects: Objects, epoch: int) -> list[_Object]:
-    """Return the objects of an epoch in order; of two with the same number, the snapshot is the later one."""
+    """Return the objects of an epoch in order. If two have the same number, the snapshot comes second."""
     found = (chain.parse_name(name) for name in objects.names(epoch))
     return sorted((Position(epoch, name[0]), name[1]) for name in found if name is not None)
 

@@ -1,7 +1,7 @@
 """Archives one user's store: a snapshot, then increments with the changes of later transactions.
 
 A new snapshot replaces everything older once the increments are too large or too many (`Limits`). Increments may repeat
-changes that the snapshot already contains, because they also contain all later changes.
+changes that the snapshot already contains, which does no harm, because they also contain all later changes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from relay.disk import DATA_FILE, StoredChange
 class Limits(NamedTuple):
     """When to write a snapshot instead of an increment.
 
-    Beyond `pending_bytes` of changes in memory, they are dropped. Otherwise a snapshot is due once there are
-    `increments` since the last one, more bytes than `share` of its size and `least_bytes`, or `continued` earlier
-    epochs. `check_s`: how often to check that their objects still exist.
+    If more than `pending_bytes` of changes are waiting in memory, they are dropped, and a snapshot is due. It is also
+    due after `increments` increments, after more bytes of increments than `least_bytes` and `share` of the last
+    snapshot's size, or if the archive continues `continued` earlier epochs. `check_s`: how often to check that the
+    objects of those epochs still exist.
     """
 
     pending_bytes: int = 8 << 20
@@ -51,7 +52,7 @@ class UserArchive:
 
     `epoch` must be greater than those of all earlier owners. Pass `note` to `Store.open` as `on_commit`, then call
     `start`. Every method that writes raises `ArchiveUnavailableError` (changes stay pending, or a snapshot replaces
-    them), `FencedError` if there are objects of a newer owner, and `StoreError` if the store cannot be copied.
+    them), `FencedError` if there are objects of a newer owner, or `StoreError` if the store cannot be copied.
     """
 
     def __init__(
@@ -74,30 +75,30 @@ class UserArchive:
         self._copy: Copy | None = None
         self._derived: Sequence[Path] = ()
         self._sent_derived: _Versions = {}
-        self._continued: tuple[Position, ...] = ()  # the objects of earlier owners that bases name
+        self._continued: tuple[Position, ...] = ()  # the objects of earlier owners that are named by bases
         self._flushing = threading.RLock()
         self._noting = threading.Lock()
         self._pending: list[bytes] = []  # one item per transaction; guarded by `_noting`
         self._pending_bytes = 0
         self._needs_snapshot = False  # instead of the pending changes; guarded by `_noting`
-        self._unsent: tuple[chain.Header, bytes] | None = None  # may have arrived, so it is repeated without changes
+        self._unsent: tuple[chain.Header, bytes] | None = None  # may already be stored, so it is sent again unchanged
         self._next_number = 0 if begun is None else 1
         self._last = Position(epoch, 0)
         self._digest = chain.NO_PREVIOUS if begun is None else begun.digest
         self._snapshot_number = 0
         self._snapshot_bytes = self._increments = self._increment_bytes = 0
         self._checked_until_s = 0.0
-        self._is_checked = begun is not None  # whether no newer owner has written
+        self._is_checked = begun is not None  # whether it is certain that no newer owner has written
         self._has_older = True  # whether objects may exist that the last snapshot replaces
         self._is_superseded = False
-        self._sent_through = 0  # the greatest number that certainly arrived, if `begun`
+        self._sent_through = 0  # if `begun`: the greatest number that is certainly stored
         shutil.rmtree(scratch, ignore_errors=True)
 
     def start(self, copy: Copy, continues: chain.Restored | None = None, derived: Sequence[Path] = ()) -> None:
         """Start to archive the open store. `continues`: the store was opened on the files that `restore` wrote.
 
-        Without it the first flush writes a snapshot. With it, all changes since the restore must have been noted.
-        `derived` lists files that are computed from committed changes. They are archived on a best-effort basis.
+        Without `continues`, the first flush writes a snapshot. With it, all changes since the restore must have been
+        noted. `derived` lists files that are computed from committed changes. They are archived on a best-effort basis.
         """
         self._copy, self._derived = copy, derived
         if continues is None:
@@ -238,15 +239,15 @@ class UserArchive:
                 )
 
     def _stored(self, name: str) -> bytes | None:
-        """Return an object that exists: by another machine, or by an earlier attempt whose reply was lost."""
+        """Return an object written by another machine, or by an earlier attempt whose reply was lost."""
         try:
             return self._objects.get(self._epoch, [name])[0]
         except FileNotFoundError:
             return None
 
     def _require_alone(self) -> None:
-        """Raise `FencedError` if another machine has written into this epoch. This machine writes only snapshots after
-        the last object that certainly arrived.
+        """Raise `FencedError` if another machine has written into this epoch. After the last object that is certainly
+        stored, this machine writes only snapshots.
         """
         found = (chain.parse_name(name) for name in self._objects.names(self._epoch))
         if any(one is not None and one[0] > self._sent_through and one[1] != "snapshot" for one in found):
@@ -307,7 +308,7 @@ class UserArchive:
         return header
 
     def _remove_older(self) -> None:
-        """Delete all objects but the last snapshot and what follows it, and remains of interrupted writes."""
+        """Delete all objects before the last snapshot, and the remains of interrupted writes."""
         epochs = self._require_newest(self._epoch)
         found = [(name, chain.parse_name(name)) for name in self._objects.names(self._epoch)]
         older = [name for name, parsed in found if parsed is None or parsed[0] < self._snapshot_number]
@@ -333,6 +334,6 @@ def _versions(files: Sequence[Path]) -> _Versions:
 
 
 def _is_seal(name: str, size_bytes: int) -> bool:
-    """Whether an object only takes the place of an earlier owner's next one."""
+    """Whether an object is only the empty increment that ends an earlier owner's epoch."""
     parsed = chain.parse_name(name)
     return parsed is not None and parsed[1] == "increment" and size_bytes == chain.HEADER_BYTES

@@ -1,7 +1,8 @@
-"""The files of users on one node of a cluster: restored from the archive, archived again, deleted.
+"""Restores, archives and deletes the files of users on one node of a cluster.
 
-On a node that joined, files are a copy of the archive, which the host keeps up to date. On the daemon's own machine
-(home), they are the truth: once a user's files are restored there, its archive is deleted.
+On a node that joined, the archive is authoritative: the files are a copy of it, and the host archives each change. On
+the daemon's own machine (home), the files are authoritative: once they are restored there, the user's archive is
+deleted.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from relay.disk import OnCommit, flush, write_private
 
 _MARKER_FILE = "placed.json"
 _SCRATCH_FOLDER = "archiving"
-_COPY = ".archive-copy-"  # prefix of the folders, in a user's folder, with temporary copies of its archive
+_COPY = ".archive-copy-"  # prefix of the folders for temporary copies of a user's archive, in the user's folder
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """The placement of the files next to it, and how often they were opened since.
+    """The placement of the files in the same folder, and how often they have been opened since the placement.
 
-    `is_left`: the user left after that epoch, so the files are not current. `archived` is the state of the archive, if
-    the files are closed and equal to it. Files without a marker belong to a user who never left home.
+    `is_left`: the user left after that epoch, so the files are not current. `archived` is the state of the archive if
+    the files are closed and match it. Files without a marker belong to a user who never left home.
     """
 
     epoch: int
@@ -48,7 +49,7 @@ class _Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserFiles:
-    """The files of users on one node. Thread-safe, if each user is used by one thread at a time."""
+    """The files of users on one node. Thread-safe if only one thread at a time uses the files of each user."""
 
     def __init__(self, data_dir: Path, settings: Settings, *, is_home: bool) -> None:
         self._data_dir = data_dir
@@ -118,10 +119,9 @@ class UserFiles:
         self._archives.pop(user_id, None)
 
     def release(self, user_id: str, placement: Placement) -> Position | None:
-        """Archive the files of a sleeping user at home, and let go of them; return the state of the archive.
-
-        From then on the files do not count, and `discard` deletes them. Returns None if there are none. Raises
-        `FencedError` if the placement is over or a memory was opened meanwhile, and the errors of `prepare`.
+        """Archive the files of a sleeping user at home, and mark them as outdated; return the position in the archive.
+        `discard` deletes them later. Returns None if there are none. Raises `FencedError` if the placement is over or a
+        memory was opened meanwhile, and the errors of `prepare`.
         """
         folder, position = user_folder(self._data_dir, user_id), None
         self.require_current(user_id, placement)
@@ -140,7 +140,7 @@ class UserFiles:
         return position
 
     def discard(self, user_id: str, epoch: int) -> None:
-        """Delete files of a user who left this node before this epoch, but no placement. Raises `StoreError`."""
+        """Delete the files of a user who left this node before this epoch. Keeps the placement. Raises `StoreError`."""
         folder = user_folder(self._data_dir, user_id)
         if folder.exists():
             try:
@@ -148,7 +148,7 @@ class UserFiles:
             except StoreError:  # a full disk
                 if self.is_home:
                     raise
-                self._remove_marker(folder)  # without it, the files do not count either
+                self._remove_marker(folder)  # except at home, files without a marker are also outdated
             self._delete(folder)
 
     def discard_archive(self, user_id: str, epoch: int) -> None:
@@ -174,7 +174,7 @@ class UserFiles:
             self.settle(user_id, placement)
 
     def is_settled(self, user_id: str, placement: Placement) -> bool:
-        """Whether the files at home are the truth, and there is no archive."""
+        """Whether the files at home are authoritative, and there is no archive."""
         folder = user_folder(self._data_dir, user_id)
         return placement.node == HOME and self._marker(folder) is None and self._is_at_home(folder, placement)
 
@@ -189,7 +189,7 @@ class UserFiles:
         return has_files and (marker is None or marker.epoch == placement.epoch)
 
     def fetch(self, user_id: str, placement: Placement) -> _Marker:
-        """Replace the files by the archive's, and return their marker. Idempotent. Raises as `prepare`."""
+        """Replace the files with those in the archive, and return their marker. Idempotent. Raises as `prepare`."""
         folder = user_folder(self._data_dir, user_id)
         self._write_marker(folder, _Marker(epoch=placement.epoch - 1, is_left=True))
         self._delete(folder)
@@ -262,7 +262,7 @@ def fetch_home(data_dir: Path, settings: Settings, user_id: str) -> None:
 
 
 def forget_archive(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Delete the damaged archive of a user on another node, before other files take its place."""
+    """Delete the damaged archive of a user on another node, before other files replace it."""
     placement = read_placement(user_folder(data_dir, user_id))
     if placement.node != HOME:
         _home_files(data_dir, settings, user_id).discard_archive(user_id, placement.epoch + 1)

@@ -1,4 +1,4 @@
-"""Turn events into records without a store: select events, extract their text, and read what they report about runs.
+"""Converts events to records without a store: selects events, extracts texts, and reads what they report about runs.
 
 Read `table` first: it maps event types to memories. `reader` creates an event's record, with text from `payloads` and
 the outcome from `verdicts`. `runs` reads what an event reports about a run.

@@ -1,6 +1,6 @@
 """Distinguish natural language from tokens, paths, numbers, code and serialised data. Pure.
 
-For payload fields that the signal table does not list. It uses no dictionary, so it works for any language.
+Used for payload fields that the signal table does not list. Uses no dictionary, so it works for any language.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import re
 from itertools import pairwise
 from unicodedata import category
 
-LEAST_WORDS = 3  # shorter texts in unknown fields are more often labels than sentences
+LEAST_WORDS = 3  # below this, texts in unknown fields are more often labels than sentences
 
 _READ_CHARS = 10_000
 _LONGEST_WORD = 40  # characters
-_WORD_SHARE = 0.5  # of the characters that are not white space
+_WORD_SHARE = 0.5  # share of the characters that are not white space
 _MARKS_PER_WORD = 0.25
 _CHARS_PER_WORD = 2  # in scripts without spaces between words
 
@@ -23,8 +23,8 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 """Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
-# Texts are untrusted, so no pattern may take quadratic time. Indents are `[^\S\n]*`: `\s*` would rescan all empty lines
-# from each of them (1.8 s for 10,000, measured). Repeats within a line are bounded.
+# Texts are untrusted, so no pattern may take quadratic time. Indents are `[^\S\n]*`, because `\s*` would rescan the
+# remaining empty lines from each empty line (1.8 s for 10,000, measured). Repeats within a line are bounded.
 _SERIALISED = re.compile(
     r"""
       ^[^\S\n]*[\[{]\s*(?:["'\[{\]}]|\\["']|-?\d[\d.]*\s*,)  # an object or list, even truncated or as a Python literal

@@ -46,7 +46,7 @@ class NotTextError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a memory's text: its places, its label, and whether it is used only together with other parts."""
+    """A part of a memory's text: its places and label, and whether it is used only together with other parts."""
 
     places: tuple[Place, ...]
     label: str = ""
@@ -160,7 +160,7 @@ def read_value(objects: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 
 def read_name(objects: Sequence[Mapping[str, Any]], name: str) -> str | None:
-    """Return the text or integer called `name` as text of at most 256 characters, or None. Raises `NotTextError`."""
+    """Return the text or integer in field `name` as text of up to 256 characters, or None. Raises `NotTextError`."""
     value = read_value(objects, name)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT64:
         value = str(value)

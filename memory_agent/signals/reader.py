@@ -1,4 +1,4 @@
-"""Turn an event into a memory record, or drop it as noise for a stated reason. Pure."""
+"""Converts an event to a memory record, or drops it as noise with a reason. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EventReader:
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
-        """Return the memory of `event` by the row `signal`, or why it is dropped. Raises `UnhandledEventError`."""
+        """Return the memory of `event` by the row `signal`, or why `event` is dropped. Raises `UnhandledEventError`."""
         if not isinstance(event.payload, dict):
             raise UnhandledEventError(event.event_id, "payload: not an object")
         try:
@@ -175,7 +175,7 @@ def _metadata(event: Event, objects: Objects, without: frozenset[str], chars: in
 
 
 def id_of(event: Event, name: str, objects: Objects) -> str | None:
-    """Return the id called `name` from the event or its payload. Raises `NotTextError`."""
+    """Return the id in the field `name` of the event or its payload. Raises `NotTextError`."""
     own = getattr(event, name)
     return payloads.clean(own, name) or None if own is not None else payloads.read_name(objects, name)
 

@@ -31,10 +31,9 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class RunSign(msgspec.Struct, frozen=True, kw_only=True):
-    """What one event reports about a run. `run_id` is None only for feedback on a recall.
-
-    `words` is the first part of the event's text: the request, if the event begins a run. The run continues the runs in
-    `parents` and retries those in `retries`.
+    """What one event reports about a run. `run_id` is None only for feedback on a recall. `words` is the first part of
+    the event's text; if the event begins a run, it is the request. The run continues the runs in `parents` and retries
+    those in `retries`.
     """
 
     role: RunRole

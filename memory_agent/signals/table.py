@@ -1,4 +1,4 @@
-"""The signal table: which event types become which memories, where their text is, and what is noise.
+"""The signal table defines which event types become which memories, where their text is, and which events are noise.
 
 The table is `signals.toml` next to this file, overlaid by the user's own file (`LayeredTable`).
 """
@@ -37,7 +37,7 @@ Row = TypeVar("Row", bound=_HasEvents)
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row: the event types that it matches, and the memory that they become. `signals.toml` documents the fields."""
+    """A row: the event types that it matches, and their kind of memory. `signals.toml` documents the fields."""
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     source: Source
@@ -127,7 +127,7 @@ def _layers(own_file: str) -> LayeredTable:
 
 
 def is_own(event_type: str) -> bool:
-    """Return whether the daemon publishes this event type. Its own events never become memories or belong to runs."""
+    """Return whether the daemon publishes this event type. Such events never become memories or belong to runs."""
     return event_type.startswith("memory.")
 
 
@@ -150,7 +150,7 @@ def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row
 
 
 def row_of_type(by_type: Mapping[str, Row], event_type: str) -> Row | None:
-    """Return the row for the type itself, else for the longest matching `x.*`, else for `*`, or None."""
+    """Return the row for the type itself, else the longest matching `x.*`, else `*`; None if no row matches."""
     exact = by_type.get(event_type)
     if exact is not None:
         return exact
@@ -173,7 +173,7 @@ def _compile(layers: LayeredTable, setting: str, pattern: str) -> re.Pattern[str
 class LayeredTable:
     """The built-in TOML file, overlaid by a user's file. Errors name the row, field and line.
 
-    A row or table in the user's file overrides the fields that it sets. `remove = ["name"]` there removes rows.
+    A row or table in the user's file overrides the fields that it sets. `remove = ["name"]` in that file removes rows.
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:

@@ -1,4 +1,4 @@
-"""Read the outcome of a run or task from a payload, as a quality from 0 to 1. Pure."""
+"""Reads the outcome of a run or task from a payload, as a quality from 0 to 1. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """A quality and its reason. A number, rating or approval is outright, a status is not."""
+    """A quality and its reason. `is_outright`: stated as a number, rating or approval, not as a status."""
 
     quality: float
     reason: Reason

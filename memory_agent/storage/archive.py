@@ -32,7 +32,7 @@ from relay.locks import ReadWriteLock
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
 _SAVED_AT_LEAST_EVERY = 10_000  # changes; the next open applies half of them in 0.3 s
-_SAVED_SHARE = 1 / 8  # changes per memory, if that is more: a save writes 150 MB per 100,000 memories
+_SAVED_SHARE = 1 / 8  # changes per memory, if this is greater: a save writes 150 MB per 100,000 memories
 _WORDS_AT_ONCE = 20_000  # memories whose words are loaded before opening returns: 60 ms (100,000 take 0.3 s)
 _WORDS_STEP = 2_000  # memories whose words are loaded while batches wait: 8 ms
 _UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the time it takes to save 10,000 memories
@@ -85,8 +85,8 @@ class Archive:
                 derived.remove_obsolete(folder)
             follower = None if index is None else open_follower(store, index)
             if index is not None:
-                derived.remove_indexes(folder, engine_of(store))  # which an interrupted migration may have left
-                with suppress(MemoryAgentError):  # a purge tries again, and reports the error
+                derived.remove_indexes(folder, engine_of(store))  # an interrupted migration may have left them
+                with suppress(MemoryAgentError):  # the next purge repeats this and reports the error
                     remove_left(store, index)
             archive = cls(store, settings, derived.load_columns(store, settings, follower), follower, index)
             undo.callback(lambda: archive._columns.close())
@@ -208,7 +208,7 @@ class Archive:
         return sizes
 
     def _purge_index(self) -> None:
-        """Purge the index in another engine. Without the writing lock, because this may take minutes."""
+        """Purge the index in another engine. Call it without the writing lock, because it may take minutes."""
         if self.follower is not None:
             self.follower.purge()
         if self._index is not None:
@@ -346,7 +346,7 @@ class Archive:
                 raise
 
     def _bring_up(self, snapshot: Snapshot, *, from_records: bool) -> None:
-        """Update the columns from the change log if it reaches back far enough, else by a rebuild."""
+        """Update the columns from the change log if it reaches back far enough; otherwise, rebuild them."""
         if from_records or not derived.follow(snapshot, self._columns):
             former, built = self._columns, derived.empty_columns(self._settings, self.follower)
             if not former.view.live:
@@ -391,7 +391,7 @@ InUse = Callable[[], AbstractContextManager[None]]
 
 
 class OpenCalls:
-    """Tracks the calls to one open memory: closing waits for running calls and rejects later ones. Calls may nest."""
+    """Tracks the calls to one open memory. Closing waits for running calls and rejects later ones. Calls may nest."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Named arrays in one file: a plain file is mapped, an encrypted one is decrypted into memory.
+"""Stores named arrays in one file. A plain file is mapped; an encrypted one is decrypted into memory.
 
 The file is a cache: it is replaced atomically, not fsynced, and every byte is checked before use. The layout is a head
 of 64 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of them with the caller's
@@ -71,7 +71,7 @@ def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | No
             file.write(index + length + xxhash.xxh3_64_digest(head + index + length))
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # leave no partial file on a full disk
+        temporary.unlink(missing_ok=True)  # do not leave a partial file on a full disk
         raise
 
 

@@ -42,7 +42,7 @@ from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
 
-_LEAST_NEXT_BYTES = 32  # a vector of the next embedder takes more
+_LEAST_NEXT_BYTES = 32  # a vector of the next embedder takes more space
 _MOST_BARE = 0.1
 _MEAN_QUERY = "centering"
 
@@ -67,8 +67,8 @@ class Batch(Snapshot):
         """Add a memory and return its row. Row numbers only increase and are never reused.
 
         For a known event, adds nothing and returns its row, even if that memory was deleted. Ignores
-        `record.embedding`. `vector` is the model's output for the text, just its vector (d,), or None to set it later.
-        Further passages and words are stored only after `set_words_stamp`.
+        `record.embedding`. `vector` is the model's output for the text, only the vector (d,) of that output, or None to
+        set it later. Further passages and words are stored only after `set_words_stamp`.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
             return known
@@ -125,7 +125,7 @@ class Batch(Snapshot):
         self._transaction.put(EVENTS, codec.name_key(event_id, "event_id"), codec.short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
-        """Set or replace the vectors and words of the memory in `row`; None marks it as lacking a vector."""
+        """Set or replace the vectors and words of the memory in `row`. With None, the memory lacks a vector."""
         record = self._require_row(row)
         self._check_room()
         before = [self._transaction.get(database, codec.row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
@@ -137,7 +137,7 @@ class Batch(Snapshot):
             if before != after:
                 self._log("words", row)
         else:
-            if self.state.next_number > 1:  # an ended run may have begun with this memory, or have used it
+            if self.state.next_number > 1:  # an ended run may have begun with this memory or used it
                 self.change_lessons()
             self._log("vector", row)
 
@@ -247,8 +247,8 @@ class Batch(Snapshot):
     def adopt_next(self) -> bool:
         """Replace all vectors with those of the next embedder and return True, or return False if any is missing.
 
-        Memories with a rejected text become pending. If these are more than a tenth, the current vectors are kept, and
-        `state.next.rejected` is set.
+        Memories with a rejected text become pending. If they are more than a tenth of all memories, the current vectors
+        are kept instead, and `state.next.rejected` is set.
         """
         of = self.state.next
         if of is None or self.rows_without_next(1):
@@ -366,7 +366,7 @@ class Batch(Snapshot):
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed, or without an id, lessons of no run."""
+        """Record that the lessons of a run changed or, if there is no id, lessons that belong to no run."""
         self.state.lessons_version += 1
         self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, but has a different mark
         self.taught.append(run_id)
@@ -374,7 +374,7 @@ class Batch(Snapshot):
     def finish(self) -> None:
         """Write the state and set `changes`, before the commit."""
         self._transaction.put(META, STATE_KEY, codec.encode_checked(0, self.state))
-        after = self.state.last_change - len(self._entries)  # higher than at the start if vectors were dropped
+        after = self.state.last_change - len(self._entries)  # dropping vectors increases `last_change` without an entry
         self.changes = self.changes_of(after, tuple(self.resolve(self._entries)))
 
     def _index_run(self, old: stored_runs.StoredTrajectory | None, new: stored_runs.StoredTrajectory | None) -> None:
@@ -444,7 +444,7 @@ class Batch(Snapshot):
             self._transaction.clear(database)
         self._await_all()
         self.state.ndim = self.state.word_bytes = self.state.words_stamp = None
-        # The gap in the log makes the columns rebuild, because they cannot apply this change row by row.
+        # The gap in the log forces a rebuild of the columns, because they cannot apply this change row by row.
         self.state.last_change += 1
         self.state.forgotten_through = self.state.last_change
         self._entries.clear()

@@ -1,6 +1,6 @@
 """A store's changes, in the form that the columns apply. Plain data; does not import usearch.
 
-All of a row's entries in a range of the change log are merged into one change with the row's current state.
+All entries for a row in a range of the change log are merged into one change with the current state of the row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memory_agent.records.memories import MemoryRecord
 Rows = npt.NDArray[np.int64]
 
 Op = Literal["put", "vector", "update", "delete", "reword", "words"]
-OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored, so only append
+OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored: append only
 
 
 class Words(NamedTuple):

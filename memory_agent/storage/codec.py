@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class NextVectors(msgspec.Struct, kw_only=True):
-    """The embedder that will replace the present one. `rejected`: memories that it rejects, if too many."""
+    """The embedder that will replace the current one. `rejected`: how many memories it rejects, or 0 if few enough."""
 
     stamp: str
     words_stamp: str = ""
@@ -62,8 +62,8 @@ class NextVectors(msgspec.Struct, kw_only=True):
 class StoreState(msgspec.Struct, kw_only=True):
     """A store's state: one small value that each batch rewrites.
 
-    `lineage` is a random name (a ULID), assigned at creation and copied into derived files. `stamp` and `words_stamp`
-    name the embedder of the vectors and of the words. The change log starts after `forgotten_through` and ends at
+    `lineage` is a random name (a ULID), assigned at creation and copied into derived files. `stamp` names the embedder
+    of the vectors, and `words_stamp` that of the words. The change log starts after `forgotten_through` and ends at
     `last_change`. `cursor` is the number of the last ingested journal event. `lessons_version` increases whenever a
     run's lessons change.
     """

@@ -21,7 +21,7 @@ Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Scores = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
-"""The content of an index as named arrays. A sequence is one array split along its first axis."""
+"""The content of an index as named arrays. A sequence of arrays is one array, split along its first axis."""
 LoadedArrays = Mapping[str, npt.NDArray[Any]]  # arrays as read from a file: writable, and possibly mapped
 GraphWriter = Callable[[Path, Cipher | None], None]  # writes a file. On an `OSError` the old file remains valid
 
@@ -29,9 +29,9 @@ GraphWriter = Callable[[Path, Cipher | None], None]  # writes a file. On an `OSE
 class Cosines(NamedTuple):
     """Approximate cosines of all memories with a query.
 
-    `values` (n,) are accurate to within `error`, and NaN for slots that have no vector or were not scanned. The cosine
-    of a slot that was not scanned is at most `unseen` (minus infinity if all were scanned), unless an approximate scan
-    missed it.
+    `values` (n,) are accurate to within `error`. They are NaN for slots that have no vector or were not scanned. The
+    cosine of a slot that was not scanned is at most `unseen` (minus infinity if all were scanned), unless an
+    approximate scan missed it.
     """
 
     values: npt.NDArray[np.float32]
@@ -58,7 +58,7 @@ class RowSlots(NamedTuple):
 
 
 def section(arrays: LoadedArrays, part: str) -> LoadedArrays:
-    """Return the arrays with the prefix `part` and a dot, without it."""
+    """Return the arrays whose names start with `part` and a dot; this prefix is removed."""
     return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
 
 
@@ -66,7 +66,7 @@ Number = TypeVar("Number", bound=np.generic)
 Positions = npt.NDArray[np.int64]
 
 _LEAST_CAPACITY = 256
-_STEPS = 16  # copying begins when 1/16 of the capacity is left; until it is done, the values take twice the memory
+_STEPS = 16  # copying begins when 1/16 of the capacity is left; until it ends, the values take twice the memory
 _FEW = 8  # values: comparing takes 0.3 us per 1,000 rows and value; a lookup table takes 3 us for any number of values
 
 

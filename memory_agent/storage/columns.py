@@ -35,7 +35,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "rows": np.int64,
     "times_us": np.int64,
     "fingerprints": np.int64,
-    "qualities": np.float64,  # as in the record, so that min_quality compares exactly; NaN for none
+    "qualities": np.float64,  # the same type as in the record, so that min_quality compares exactly; NaN for none
     "kinds": np.uint8,
     "sources": np.uint8,
     "provenances": np.uint8,
@@ -143,7 +143,7 @@ class Columns:
                 if part:
                     self._publish()
         except BaseException:
-            self.applied = -1  # half of the range is applied, so no further range can continue from here
+            self.applied = -1  # only a part of the range is applied, so no further range can continue from here
             raise
         self.applied = changes.through
         if self.dead > _WORN_SHARE * len(self._alive) and len(self._alive) > _WORN_FROM:
@@ -170,7 +170,7 @@ class Columns:
             pairs |= {to: moved[slots[alive[slots]]], of: self._pairs[of].view()[alive[slots]]}
         used = np.unique(np.concatenate([pairs["tag_names"], *(values[name] for name in NAMED)]))
         used = used[used != NO_NAME]
-        renumbered = np.full(len(self._names) + 1, NO_NAME, dtype=np.int32)  # the last position stands for no name
+        renumbered = np.full(len(self._names) + 1, NO_NAME, dtype=np.int32)  # the last position is for `NO_NAME`
         renumbered[used] = np.arange(len(used))
         names = list(self._names)
         self._names = {names[number]: place for place, number in enumerate(used.tolist())}
@@ -424,7 +424,7 @@ class Columns:
 
 
 def record_fingerprint(record: MemoryRecord) -> int:
-    """Return a number that is equal for memories of the same kind and title with the same `terms.said_words`."""
+    """Return a number that is equal for memories with the same kind, title and `terms.said_words`."""
     return fingerprint(record.kind, record.title or "", record.text)
 
 
@@ -435,7 +435,7 @@ def untitled_fingerprints(text: str) -> list[int]:
 
 
 def _provenance_number(stated: str | None) -> int:
-    """Return the place in `STATED_PROVENANCES`; an unusual pair from an import has its first."""
+    """Return the position in `STATED_PROVENANCES`; for an unknown pair from an import, that of its first part."""
     if stated is None:
         return _NO_PROVENANCE
     names: tuple[str, ...] = STATED_PROVENANCES

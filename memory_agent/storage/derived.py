@@ -1,4 +1,4 @@
-"""Keep the columns in sync with the store: load them from their file, apply the change log, and save them.
+"""Keeps the columns in sync with the store: loads them from their file, applies the change log, and saves them.
 
 The file is only a cache. Columns are rebuilt from the store if they are missing or damaged, belong to a different
 store, embedder or version, or are too old for the change log. Only damage to the store itself is an error.
@@ -73,8 +73,8 @@ def read_columns(
 ) -> tuple[ColumnsHeader, Columns]:
     """Return the columns in a user's folder, with the header that names their store. `source` as in `empty_columns`.
 
-    Planes that every scan reads in full are copied, which makes recall a fifth faster. Raises `IndexDamagedError` if
-    the file is missing, damaged, or from a different version.
+    Planes that every scan reads in full are copied into private memory, which makes recall a fifth faster. Raises
+    `IndexDamagedError` if the file is missing, damaged, or from a different version.
     """
 
     def is_scanned(name: str, array: npt.NDArray[Any]) -> bool:

@@ -74,7 +74,7 @@ def records_at(
     lock: OwnerLock | None = None,
     on_commit: OnCommit | None = None,
 ) -> Environment:
-    """Open or create the records in the folder `path`, whose user the caller must own. Raises as `Store.open`."""
+    """Open or create the records in `path`, for the owner of the user's folder. Raises as `Store.open`."""
     return open_environment(
         path, settings.map_size_bytes, DATABASES, encryption=_encryption(key), lock=lock, on_commit=on_commit
     )
@@ -95,7 +95,7 @@ class UserKey:
     """One user's key, looked up in a ring by each call; it need not exist yet. Thread-safe."""
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
-        """`is_one_of_many`: whether a relay uses the ring too. Then a key is created only after that of `system`."""
+        """`is_one_of_many`: whether a relay also uses the ring. Keys are then created only if `system` has one."""
         self.user_id = user_id
         self._ring = ring
         self._is_one_of_many = is_one_of_many
@@ -139,7 +139,7 @@ def open_key_of(settings: EncryptionSettings, folder: Path, user_id: str) -> Use
 
 
 def require_plain(data_dir: Path) -> None:
-    """Raise `StoreEncryptedError` if the data folder is encrypted, and `StoreError` if that cannot be read."""
+    """Raise `StoreEncryptedError` if the data folder is encrypted, and `StoreError` if this cannot be determined."""
     try:
         if read_ring(data_dir) is not None:
             raise errors.StoreEncryptedError(str(data_dir))

@@ -1,6 +1,6 @@
 """Move several folders atomically, with a redo log: the plan is durable before the first move.
 
-After a crash, the next process to hold the data folder finishes the plan. Redoing a move has no effect.
+After a crash, the next process that owns the data folder completes the plan. Redoing a move has no effect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
 
 
 def finish_moves(data_dir: Path) -> bool:
-    """Finish a killed process's moves; return whether there were any. Raises `StoreDamagedError` and `OSError`."""
+    """Finish the moves of a killed process; return whether there were any. Raises `StoreDamagedError` and `OSError`."""
     file = data_dir / STAGE / _PLAN
     if not file.exists():
         return False

@@ -1,6 +1,6 @@
-"""Keeps a user's index in another engine up to date with the store, through crashes and outages of the engine.
+"""Keeps a user's index in another engine up to date with the store, even across crashes and outages of the engine.
 
-After each batch the missing changes are applied from the change log. If the log does not reach back far enough, or the
+After each batch, the missing changes are applied from the change log. If the log does not reach back far enough, or the
 index belongs to another store or model, it is filled from the records. If the engine fails, batches continue, and a
 thread retries. Until the index is complete, recall uses only words.
 """
@@ -30,10 +30,10 @@ from relay.log import log
 
 ENGINE_BLOB = "index.engine"  # the blob that names the engine of a user's index, if it is not the built-in one
 
-_LEFT_BLOB = "index.left"  # set while a database may contain a table of the user that is not in use
+_LEFT_BLOB = "index.left"  # set while a database may contain an unused table of the user
 
 _OPENINGS_BLOB = "index.openings"
-_MOST_OPENINGS = 32  # an index that was last changed before them is filled again
+_MOST_OPENINGS = 32  # former openings that are kept; an index from before them is filled again
 
 _STEP = 500  # memories written at once: 1 MB
 _OPENING_S = 1.0  # how long opening a store waits for the index
@@ -43,23 +43,21 @@ Report = Callable[[int, int], None]
 
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
-    """The openings of a store with an index.
-
-    Copies of a store share their changes only up to some number. So `former` contains each earlier opening, and the
-    last change before the next one.
+    """The openings of a store with an index. Copies of a store have the same changes only up to some number. So
+    `former` contains each earlier opening with the number of its last change.
     """
 
     present: str = ""
     former: tuple[tuple[str, int], ...] = ()
 
     def include(self, position: indexes.Position) -> bool:
-        """Whether the changes that an index includes are changes of this store."""
+        """Whether all changes that an index includes are changes of this store."""
         return position.opening == self.present or any(
             position.opening == one and position.applied <= last_change for one, last_change in self.former
         )
 
     def next(self, last_change: int, others: str) -> _Openings:
-        """Return the openings with a new one, named by the time but greater than this one and `others`."""
+        """Return the openings with a new one, a ULID of the current time that is greater than this one and `others`."""
         least = max(self.present, others)
         name = max(str(ULID()), str(ULID.from_int(int(ULID.from_str(least)) + 1)) if least else "")
         former = (*self.former, (self.present, last_change)) if self.present else ()
@@ -81,9 +79,9 @@ class IndexFollower:
         self._writing = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._openings: _Openings | None = None  # before the engine answered for the first time
+        self._openings: _Openings | None = None  # None until the engine has answered for the first time
         self._closing = threading.Event()
-        self._tried = threading.Event()  # set once the index was brought up to date, or failed
+        self._tried = threading.Event()  # set when the index has been brought up to date or has failed
 
     @property
     def is_approximate(self) -> bool:
@@ -122,7 +120,7 @@ class IndexFollower:
     def nearest(
         self, query: Embedding, limit: int, where: indexes.Where = indexes.EVERYTHING, timeout_s: float | None = None
     ) -> indexes.Hits:
-        """Return the nearest passages. Raises `IndexUnusableError`, and `IndexUnavailableError`, also if it is late."""
+        """Return the nearest passages. Raises `IndexUnusableError` and `IndexUnavailableError` (also on timeout)."""
         if self.is_behind:
             reason = "it is being filled" if self.failure is None else str(self.failure)
             raise errors.IndexUnavailableError(self.index.name, reason)
@@ -181,7 +179,7 @@ class IndexFollower:
                     continue
                 self.is_behind, self.failure = False, None
                 self._tried.set()
-                position = self.index.position  # a batch that saw `is_behind` did not wait
+                position = self.index.position  # a batch that read `is_behind` as true did not wait
                 if position is not None and position.applied >= self._store.state.last_change:
                     return
 
@@ -217,7 +215,7 @@ class IndexFollower:
         return True
 
     def _fill(self, report: Report | None) -> None:
-        """Copy all records, or continue after a crash. The changes since the copy began are then applied."""
+        """Copy all records, or continue a copy after a crash. Then apply the changes since the copy began."""
         openings, position = self._begin_opening(), self.index.position
         with self._store.snapshot() as snapshot:
             target, total = msgspec.structs.replace(position_of(snapshot), filled=0), snapshot.counts().memories
@@ -293,7 +291,7 @@ def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding
 
 
 def open_follower(store: Store, of: indexes.IndexOf) -> IndexFollower | None:
-    """Open the index that a store names, or that of the settings for a store without memories; None if built-in."""
+    """Open the index that a store names or, for a store without memories, the settings name; None if it is built-in."""
     of, engine = with_key(of, store.key), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
         engine = of.settings.engine
@@ -340,7 +338,7 @@ def note_left(store: Store, engine: str) -> None:
 
 
 def remove_left(store: Store, of: indexes.IndexOf) -> None:
-    """Remove what a migration left in a database, or raise `IndexUnavailableError` or `IndexUnusableError`."""
+    """Remove what a migration left in a database. Raises `IndexUnavailableError` and `IndexUnusableError`."""
     if store.blob(_LEFT_BLOB) is None:
         return
     if not of.settings.url:

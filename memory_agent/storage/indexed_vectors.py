@@ -1,4 +1,4 @@
-"""The vectors of a user whose index is in another engine: which slots have one, and the cosines of the nearest.
+"""For a user whose index is in another engine: which slots have a vector, and the cosines of the nearest ones.
 
 Replaces `passages.PassageVectors`. The engine finds candidates, and their exact cosines are computed from the vectors
 in the store. If few slots pass the filter, all their vectors are read from the store instead, so the search is exact.
@@ -33,11 +33,11 @@ from memory_agent.storage.column import (
 )
 
 _NONE, _ONE, _SEVERAL = 0, 1, 2  # passages with a vector
-_READ_AT_MOST = 1_000  # vectors read from the store instead of asking the engine: 5 ms
+_READ_AT_MOST = 1_000  # up to this many vectors are read from the store without a search by the engine: 5 ms
 _SPARE = 16  # extra candidates, because an engine may round vectors
-_FURTHER = 4  # factor by which a search grows that found too few slots
+_FURTHER = 4  # factor by which the limit grows after a search that found too few slots
 _ERROR = 1e-6  # rounding error of a cosine in float32
-_KEPT = 4  # queries whose cosines a view keeps
+_KEPT = 4  # number of queries for which a view caches cosines
 
 Places = npt.NDArray[np.int64]
 
@@ -130,7 +130,7 @@ class IndexedView:
             raise InvalidInputError("vector", "has length zero")
 
     def _known_of(self, query: Embedding) -> dict[int, tuple[float, int]]:
-        """Return the cosines read so far with this query, because a recall reads them repeatedly."""
+        """Return the cache of this query's cosines, which a recall reads repeatedly."""
         key = query.tobytes()
         known = self._known.get(key)
         if known is None:
@@ -153,7 +153,7 @@ class IndexedView:
     def _nearest(
         self, query: Embedding, limit: int, asked: Mask, where: Where, timeout_s: float | None
     ) -> tuple[Slots, bool]:
-        """Return at least `limit` of the nearest slots in `asked`, and whether they are all."""
+        """Return the nearest slots in `asked`, at least `limit` if possible, and whether these are all slots in it."""
         wanted, until_s = limit + _SPARE, time.monotonic() + (inf if timeout_s is None else timeout_s)
         while True:
             left_s = None if timeout_s is None else max(0.0, until_s - time.monotonic())

@@ -1,8 +1,8 @@
-"""Detect the language of a text, list its stop words, and name its stemmer.
+"""Detects the language of a text, and selects its stop words and stemmer.
 
-Languages in Latin letters are recognised by their stop words. A text needs at least two that English lacks, and twice
-as many as stop words of English alone, because English texts contain foreign names. Languages with a script of their
-own need no detection (decision 0015). Negations are not stop words.
+Languages in Latin letters are recognised by their stop words. A text must contain at least two stop words of the
+language that are not English, and twice as many of them as other English stop words, because English texts contain
+foreign names. Languages with a script of their own need no detection (decision 0015). Negations are not stop words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OF_OWN_SCRIPTS = """
     في من إلى على عن مع هذا هذه ذلك التي الذي هو هي هم أنا نحن أنت ما ماذا متى أين كيف لماذا كم أي بأي هل كان كانت
     يكون أو ثم قد لأن أن إن
 """
-_LATIN = {  # the first wins a tie; each begins with its most common words
+_LATIN = {  # on a tie, the first language wins; each list begins with the most common words
     "es": """
         el la los las un una uno unos unas de del al a en con por para que cual cuales quien quienes como cuando
         donde cuanto cuanta cuantos es son era fue esta estan ser estar hay se lo le les me te nos mi mis tu tus
@@ -172,23 +172,23 @@ _NEGATIONS = frozenset(
     nicht kein keine pas jamais nunca nao non niet geen nie inte ikke ei nem neni nebyl nejsou ne tidak bukan
     """.split()  # noqa: SIM905
 )
-"""Words that are evidence of a language, but no stop words."""
+"""Words that are evidence of a language but are not stop words."""
 
 _OF_LANGUAGES = {language: frozenset(words.split()) for language, words in _LATIN.items()}
 _MOST_COMMON = {language: frozenset(words.split()[:14]) for language, words in _LATIN.items()}
 _ALWAYS = STOP_WORDS.union(_OF_OWN_SCRIPTS.split())
 _PAIRS = re.compile(r"[\u3040-\u309f\u30fc]{2}|[的了是吗呢吧啊].|.[的了是吗呢吧啊]")
-"""Pairs of letters that are grammar in nearly all cases: two hiragana, and Chinese particles."""
+"""Pairs of letters that are nearly always grammatical: two hiragana, or a Chinese particle and another letter."""
 _LEAST_FOREIGN = 2
-_LEAST_SHARE = 1 / 12  # of the distinct words; a program has fewer
+_LEAST_SHARE = 1 / 12  # share of the distinct words; source code contains fewer
 _READ_WORDS = 200
 _FOREIGN = (
     frozenset(word for words in _OF_LANGUAGES.values() for word in words if len(word) > 1 or word in "eouvwz")
     - STOP_WORDS
     - {"os", "nos"}
 )
-"""Words that count as evidence. Other single letters are often parts of English words, as in "John's", and `os` is
-common in programs.
+"""Words that count as evidence of a language. Most single letters are excluded, because they are often parts of English
+words, as in "John's". `os` is excluded because it is common in programs.
 """
 
 

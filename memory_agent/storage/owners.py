@@ -1,7 +1,7 @@
 """A durable map from runs and sessions to their owners, for events that conductors publish as `system`.
 
 The dispatcher decides which events establish an owner, since any user can name any run (decision 0008). A run or
-session that two users claim belongs to neither. A damaged pair has no owner.
+session that is claimed by two users belongs to neither. A damaged pair has no owner.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from relay.crypto import Encryption, Form, Put, encrypt_in_place
 from relay.disk import Environment, Transaction
 
 PAIRS = "pairs"  # keys with their checksum and user
-ORDER = "order"  # keys in the order in which they came
+ORDER = "order"  # keys in the order in which they were learned
 UNCHECKED = "owners"  # the database of earlier versions, without checksums
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
@@ -57,7 +57,7 @@ def decode_owner(key: bytes, value: bytes) -> bytes | None:
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
-    """Return the encryption of the map with the system's key. Users remain readable."""
+    """Return the encryption of the map with the system's key. User ids remain readable."""
     return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
 
 
@@ -195,7 +195,7 @@ class Owners:
         return named_owner(event) or self.owner(ownership_keys(event))
 
     def has(self, user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
-        """Whether a `system` event belongs to this user and, with `among`, to one of these runs and sessions."""
+        """Whether a `system` event belongs to this user and, if `among` is given, to one of these runs and sessions."""
         return _is_among(event, among) and self.owner_of(event) == user_id
 
     def forget(self, user_id: str) -> None:
@@ -242,7 +242,7 @@ class Owners:
             self._environment.close()
 
     def _forget_oldest(self, transaction: Transaction) -> None:
-        """Drop the oldest pairs to make room; every unsaved pair counts as new."""
+        """Drop the oldest pairs to make room for the unsaved ones, all of which are counted as new."""
         surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return

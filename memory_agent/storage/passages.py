@@ -1,4 +1,4 @@
-"""Several items for one slot: the vectors of a long text's passages, and the sign bits of a text's words.
+"""Stores several items per slot: the vectors of a long text's passages, and the sign bits of a text's words.
 
 `PassageVectors` has one `VectorTable` for the first passage of every slot and one for further passages. `WordBits`
 holds the words that late interaction compares with the words of a query, in memory only.
@@ -139,7 +139,7 @@ class PassageView:
 
     @property
     def is_approximate(self) -> bool:
-        """Whether `scan` without a mask follows a graph, and may miss a vector."""
+        """Whether `scan` without a mask uses a graph, which may miss a vector."""
         return self._first.is_approximate or (self._further.count > 0 and self._further.is_approximate)
 
     def scan(
@@ -153,8 +153,8 @@ class PassageView:
         """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
         With a `mask` (n,), exactly the slots in it are scanned; `where` and `timeout_s` are for other indexes
-        (`IndexedView.scan`). A slot that only one of the two graphs found is scanned again with all its passages.
-        Raises as `TableView.scan`.
+        (`IndexedView.scan`). A slot that was found by only one of the two graphs is scanned again with all its
+        passages. Raises as `TableView.scan`.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:
@@ -202,7 +202,7 @@ class PassageView:
         return self._further.vectors(self._ranges.items(np.array([slot]))[0])
 
     def _scan_further(self, query: Embedding, limit: int, mask: Mask | None) -> Cosines:
-        """Scan further passages until they cover `limit` slots, since the best may all belong to one."""
+        """Scan further passages until the best ones belong to `limit` slots, since all may belong to a single slot."""
         wanted = limit
         while mask is None and wanted < self._further.count:
             found = self._further.scan(query, wanted)
@@ -310,8 +310,8 @@ def graph_files(path: Path) -> tuple[Path, Path]:
     return path, path.with_name(f"passages-{path.name}")
 
 
-_STEPS = 127  # quantisation steps per largest component of a query word
-_LEAST = 1e-6  # minimum of the largest component; below it, a word has no direction
+_STEPS = 127  # quantisation steps between zero and the largest component of a query word
+_LEAST = 1e-6  # a query word whose largest component is smaller counts as zero
 _AT_ONCE = 1_000  # slots compared together: 20 MB for 40 words each and 64 query words
 
 
@@ -332,7 +332,7 @@ class WordBitsView:
     def of(self, slots: Slots) -> tuple[Bits, Counts]:
         """Return the words (w, b) of `slots`, slot by slot, and the number of each slot's words (m,)."""
         words, counts = self._ranges.items(slots)
-        taken = self._bits.take(words)  # whole words at a time: 30 times as fast as rows of bytes
+        taken = self._bits.take(words)  # takes whole words, which is 30 times as fast as rows of bytes
         return taken.view(np.uint8).reshape(len(words), self._bits.itemsize), counts
 
     def similarities(self, query_words: npt.NDArray[np.floating[Any]], slots: Slots) -> Scores:
@@ -368,7 +368,7 @@ class WordBits:
         self._count = 0
 
     def append(self, words: Sequence[Words | None]) -> None:
-        """Add slots with their words, or None if unknown. Raises `IndexDamagedError` for a width other than b."""
+        """Add slots with their words (None: unknown). Raises `IndexDamagedError` for a width other than b."""
         known = [one.bits for one in words if one is not None]
         if known:
             self._add(np.concatenate(known))

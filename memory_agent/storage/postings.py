@@ -28,7 +28,7 @@ _LEAST_IDF = 1e-6  # IDF of terms in half of the memories or more
 _COUNT_BITS = 16
 _MOST_COUNT = (1 << _COUNT_BITS) - 1
 _LEAST_MERGED = 65_536  # postings
-_MERGED_SHARE = 1 / 8  # share of the base, since a merge copies all of it: 40 ms for 4 million postings
+_MERGED_SHARE = 1 / 8  # of the base, since a merge copies all of it: 40 ms for 4 million postings
 _DEAD = -1
 
 Lengths = npt.NDArray[np.int32]
@@ -44,7 +44,7 @@ class _Base(NamedTuple):
 
 _Tail = Mapping[int, "array[int]"]  # by term: slot << 16 | count, ascending
 _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
-"""The slots that contain a word, ascending, including dead ones, and how often each contains it."""
+"""The slots that contain a word (ascending, including dead slots), and how often each one contains it."""
 
 
 class PostingsView:
@@ -140,7 +140,7 @@ class PostingsView:
                 yield base.slots[start:end], base.counts[start:end]
         added = self._tail.get(term)
         if added is not None:
-            added = added[:]  # copied in one step of the interpreter, since the writer may be appending
+            added = added[:]  # one atomic step of the interpreter, since the writer may be appending
             bound = len(self.lengths) << _COUNT_BITS
             end = len(added) if added and added[-1] < bound else bisect_left(added, bound)
             if end:
@@ -247,7 +247,7 @@ class Postings:
         )
 
     def arrays(self) -> Arrays:
-        """Return the content, for `from_arrays`, without the words of removed slots."""
+        """Return the content for `from_arrays`, without the words of removed slots."""
         if self._has_dead:
             return self._renumbered(np.arange(len(self._lengths)), self._lengths.view()).arrays()
         self._merge()

@@ -53,7 +53,7 @@ class Counts(NamedTuple):
     vectors: int
     words: int
     pending: int
-    waiting: int  # the pending ones or, during a change of model, those without new vectors
+    waiting: int  # pending memories or, during a change of model, memories without new vectors
 
 
 class Snapshot:
@@ -150,11 +150,11 @@ class Snapshot:
         names = (RECORDS, VECTORS, WORD_BITS, PENDING, NEXT)
         memories, vectors, words, pending, replaced = map(self._transaction.count, names)
         coming = self.state.next
-        waiting = pending if coming is None else max(1, memories - replaced + coming.rejected)  # until they are adopted
+        waiting = pending if coming is None else max(1, memories - replaced + coming.rejected)  # not 0 before adoption
         return Counts(memories, vectors, words, pending, waiting)
 
     def waiting_rows(self, limit: int) -> list[int]:
-        """Return the first `limit` rows that wait to be embedded (`Counts.waiting`)."""
+        """Return the first `limit` rows that are waiting to be embedded (`Counts.waiting`)."""
         return self.pending_rows(limit) if self.state.next is None else self.rows_without_next(limit)
 
     def rows_without_next(self, limit: int, after: int = 0) -> list[int]:
@@ -218,7 +218,7 @@ class Snapshot:
         return self._runs_of(self.run_keys(stored_runs.LISTED, is_newest_first=True))
 
     def open_trajectories(self, before_us: int | None = None) -> Iterator[stored_runs.StoredTrajectory]:
-        """Yield the open runs by latest event, oldest first; `before_us` omits runs with an event since then."""
+        """Yield the open runs by latest event, oldest first. `before_us` omits runs with an event at or after it."""
         return self._runs_of(self.run_keys(stored_runs.OPEN, until_us=before_us))
 
     def run_keys(
@@ -259,7 +259,7 @@ class Snapshot:
         return self._notes_between(stored_runs.RECALLED, codec.index_end(stored_runs.RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
-        """Return the settled changes after `seq`, with lazy `rows`, or None if the log starts later."""
+        """Return the merged changes after `seq`, with lazy `rows`, or None if the log starts later."""
         state = self.state
         if not state.forgotten_through <= seq <= state.last_change:
             return None
@@ -279,7 +279,7 @@ class Snapshot:
         return Changes(after, state.last_change, rows, state.stamp or "", state.words_stamp or "")
 
     def resolve(self, entries: Iterable[LogEntry]) -> Iterator[Change]:
-        """Settle log entries, and add the current state of each row."""
+        """Merge log entries by row, and add the current state of each row."""
         return (self._resolve(settled) for settled in settle(entries))
 
     def _notes_between(self, start: bytes, end: bytes) -> Iterator[stored_runs.RecallNote]:

@@ -1,4 +1,4 @@
-"""One user's memories, the source of truth: records, vectors, known events, runs, counters, cursor, change log.
+"""The authoritative data of one user: records, vectors, known events, runs, counters, cursor and change log.
 
 Each user has one LMDB environment with one owner at a time. Record, vector, `event_id -> row` and journal cursor become
 durable in one transaction (`batch`), so events that are delivered at least once take effect exactly once. Search uses
@@ -122,7 +122,7 @@ class Store:
             yield Snapshot(transaction)
 
     def touch(self, rows: Iterable[int], now: datetime) -> None:
-        """Count a recall of each row. Does no I/O: written with the next batch, or at `close`."""
+        """Count a recall of each row. Does no I/O: the counts are written with the next batch, or by `close`."""
         with self._touching:
             for row in rows:
                 self._touches[row] = (self._touches.get(row, (0, now))[0] + 1, now)
@@ -141,7 +141,7 @@ class Store:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The counters, including what is not written yet."""
+        """The counters, including increments that are not written yet."""
         with self._touching:
             return dict(Counter(self.state.counters) + self._tallies)
 
@@ -308,7 +308,7 @@ class Store:
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
-        """Yield the waiting notes, which readers still find, and remove them unless the block raises."""
+        """Yield the waiting notes, and remove them unless the block raises. Until then, readers still find them."""
         with self._touching:
             taken = dict(self._notes)
         yield taken

@@ -2,8 +2,8 @@
 
 The facts of a run (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so the order and repetition of events do
 not matter. `learning` derives the other fields. No text is stored: a run's request is the text of the begin event's
-memory. A reused id names several runs, told apart by their start times. The key of an index entry is a letter, eight
-bytes with a time or row, and the key of the run or recall.
+memory. If an id is reused, it names several runs, which are distinguished by their start times. The key of an index
+entry is a letter, eight bytes with a time or row, and the key of the run or recall.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _USE = struct.Struct(">dqq")
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """One event of a run.
 
-    `row` is the event's memory; `named` are the rows that the event names as used, and `named_count` is their number
-    before any was forgotten. `is_judged`: whether the memory has its own verdict. `said_at` and `said_chars` locate the
-    event's message in the memory's text; 0 characters mean the whole text. `is_placed`: whether the event identifies
-    this run by its full id or by a recall. `others` are named ids that are not this user's memories, such as shared
-    items.
+    `row` is the event's memory; `named` are the rows that the event names as used; `named_count` is the number of these
+    rows before any were forgotten. `is_judged`: whether the memory has its own verdict. `said_at` and `said_chars`
+    locate the event's message in the memory's text; 0 characters mean the whole text. `is_placed`: whether the event
+    identifies this run by its full id or by a recall. `others` are named ids that are not this user's memories, such as
+    shared items.
     """
 
     at_us: int
@@ -76,7 +76,7 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True):
-    """A run's start under an earlier run's id. `before_us` is the previous start under this id."""
+    """The start of a run that reuses an earlier run's id. `before_us` is the previous start under this id."""
 
     run_id: str
     at_us: int
@@ -104,9 +104,9 @@ class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
 class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     """A run: facts first, then derived fields. `number` orders runs by the time they first ended.
 
-    `read` is the `output` from which `inferred` was derived. `last_us` is when a run last began again under this id. A
-    forgotten run keeps only its id, `again` and `last_us`, so that no repeated event restores it. Versions with
-    implicit feedback set `former_signs` and `was_watched`; upkeep clears them.
+    `read` is the `output` from which `inferred` was derived. `last_us` is the time of the last start of another run
+    under this id. A forgotten run keeps only its id, `again` and `last_us`, so that no repeated event restores it.
+    Versions with implicit feedback set `former_signs` and `was_watched`; upkeep clears them.
     """
 
     id: str
@@ -203,7 +203,7 @@ def trajectory_key(run_id: str) -> bytes:
 
 
 def again_id(run_id: str, began_us: int) -> str:
-    """Return the id of a run that started under an earlier run's id."""
+    """Return the id of a run that reuses an earlier run's id."""
     return f"{run_id}@{time_of(began_us).isoformat().removesuffix('+00:00')}Z"
 
 
@@ -278,10 +278,11 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     """The note of one recall. `vector` is the raw query vector (d,) in float16, or empty; `stamp` names its embedder.
 
     `shown` lists the memories in the order of the answer, without forgotten ones; `size` is the answer's original
-    length. `by_run` made the recall; `run_id` is the run it was linked to, with `is_guess` if only similarity links
-    them. A recall `by_trigger` belongs to a run only if an event names it. If the rankings were compared, `ranks` are
-    the positions of the original answer in the learned ranking, from 1, and `boosts` what past use predicts
-    (`sona/comparison`), unless both say nothing. `items` are the shared items in the answer, each with its version.
+    length. `by_run` is the run that made the recall; `run_id` is the run that the recall was linked to, with `is_guess`
+    if only similarity links them. A recall `by_trigger` belongs to a run only if an event names it. If the rankings
+    were compared, `ranks` are the positions of the original answer's memories in the learned ranking, from 1, and
+    `boosts` are the predictions from past use (`sona/comparison`). Both are empty if the rankings agree and all boosts
+    are 0. `items` are the shared items in the answer, each with its version.
     """
 
     recall_id: str

@@ -58,7 +58,7 @@ _STEMMED_SCRIPTS = re.compile(
     "|(?P<armenian>[\u0561-\u0587]+)|(?P<tamil>[\u0b82-\u0bcd]+)"
 )
 """Words of scripts that have a stemmer. The Russian one is used for all Cyrillic languages."""
-_SHORTEST_INFLECTED = 3  # characters; shorter words, and words longer than `LONGEST_WORD`, are not stemmed
+_SHORTEST_INFLECTED = 3  # characters; words that are shorter than this or longer than `LONGEST_WORD` are not stemmed
 _FOLDED_CHARS = 1 << 15  # maximum number of characters in the table; all scripts in use have fewer
 LONGEST_WORD = 64  # characters; longer runs are usually digests or base64
 _MOST_WORDS = 64  # distinct words; each adds to the search time
@@ -69,7 +69,7 @@ _QUESTION_MARKS = frozenset("?？؟")
 _PUNCTUATION = ".,;:!\"'“”‘’…`"
 _ARTICLES = frozenset({"an", "the"})  # without "a", which is also a name, as in "plan A"
 _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure thanks well".split())  # noqa: SIM905
-"""Words that mean nothing at the start or end of a text, but matter inside it."""
+"""Words that have no meaning at the start or end of a text, but have one inside it."""
 
 
 _DROPPED = frozenset(_MARKS + _POINTS)
@@ -101,7 +101,7 @@ class _Stemmers(threading.local):
         self._stemmers: dict[str, Stemmer.Stemmer] = {}
 
     def stems(self, algorithm: str, words: Sequence[str]) -> list[str]:
-        """Return the stems of folded words. Words that are too short, too long or only endings are their own stems."""
+        """Return the stems of folded words. A word that is too short, too long or only an ending is its own stem."""
         stemmer = self._stemmers.get(algorithm)
         if stemmer is None:
             stemmer = self._stemmers[algorithm] = Stemmer.Stemmer(algorithm, 0)
@@ -124,7 +124,7 @@ def text_words(text: str) -> list[str]:
 
 
 def pieces(text: str) -> list[str]:
-    """Split `text`: words at odd positions, the text between at even ones. See `words_of` for overlaps."""
+    """Split `text` into words (odd positions) and the text between them (even positions). Overlaps: see `words_of`."""
     if _is_special(text):
         return _runs(text)
     return (_PIECES if text.isascii() else _MARKED_PIECES).split(text)
@@ -173,7 +173,7 @@ def first_letter(piece: str) -> str:
 
 
 def stems(folded: Sequence[str], language: str = "") -> list[str]:
-    """Return the stems of folded words: of a `language` in Latin letters (by default English), or of their script."""
+    """Return the stems of folded words, by their script or, for Latin letters, by `language` (default: English)."""
     found = _STEMMERS.stems(STEMMERS.get(language, "porter"), folded)
     if "".join(folded).isascii():
         return found
@@ -201,7 +201,7 @@ def word_terms(folded: Sequence[str], languages: Iterable[str]) -> list[list[str
 
 
 def query_words(text: str) -> list[str]:
-    """Return the distinct words to search for, in order and lower case; stop words only if there are no other words."""
+    """Return the distinct words to search for, in order and in lower case; stop words only if there are no others."""
     text = text[:_READ_CHARS]
     found = words_of(_runs(text)) if _is_special(text) else _WORD.findall(text)
     words = dict.fromkeys(word.lower() for word in found if len(word) <= LONGEST_WORD)
@@ -231,7 +231,7 @@ def said_words(text: str) -> list[str]:
 
 
 def first_said_word(text: str) -> str:
-    """Return the first of `said_words`, in a third of its time."""
+    """Return the first of `said_words`, in a third of the time."""
     for word in unicodedata.normalize("NFC", text).casefold().split():
         bare = word.strip(_PUNCTUATION)
         if bare and bare not in _ARTICLES and bare not in _COURTESIES:

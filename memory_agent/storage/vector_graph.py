@@ -128,7 +128,7 @@ class VectorGraph:
         if thread is not None:
             thread.join()
         with self._starting:
-            self._source = None  # otherwise view and graph form a cycle that lives until the next garbage collection
+            self._source = None  # otherwise, view and graph are a reference cycle until the next garbage collection
 
     def _is_due(self, vectors: Vectors) -> bool:
         """Whether there are enough new vectors to add; if not, the graph is ready."""
@@ -163,7 +163,7 @@ class VectorGraph:
                 self._held[part] = True
             done += len(part)
             if self.is_ready:
-                time.sleep(time.monotonic() - began)  # lets searches run: the lock is not fair
+                time.sleep(time.monotonic() - began)  # gives searches time to run, because the lock is not fair
 
     def _give_up(self) -> None:
         """Stop using the graph after a usearch error, so that all searches scan."""

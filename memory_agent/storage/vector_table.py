@@ -37,7 +37,7 @@ Scales = npt.NDArray[np.float32]
 
 _COARSE_STEPS = 127  # steps per largest component
 _FINE_STEPS = 254  # steps per coarse step
-_LEAST_CAPACITY, _MOST_CAPACITY = 8_192, 65_536  # slots per chunk; a large append gets a larger chunk
+_LEAST_CAPACITY, _MOST_CAPACITY = 8_192, 65_536  # slots per chunk; the chunk of a large append is larger
 _GATHER_SHARE = 0.15  # share of slots in a mask above which reading all slots in order is faster
 _ROUNDING = 1e-6  # rounding error of a scanned cosine in float32
 _SPARE = 16  # extra candidates of the graph, so that they usually include the best `limit`
@@ -100,7 +100,7 @@ class _Planes(NamedTuple):
         return _Planes((*self.chunks, _Chunk(room, coarse, fine)))
 
     def _split(self, slots: Slots) -> Iterator[tuple[Slots, Slots, _Chunk]]:
-        """For each chunk with some of `slots`, yield their positions in the chunk and in `slots`, and the chunk."""
+        """For each chunk with any of `slots`, yield their positions in the chunk and in `slots`, and the chunk."""
         for chunk in self.chunks:
             (inside,) = ((slots >= chunk.start) & (slots < chunk.start + len(chunk.coarse))).nonzero()
             if len(inside):
@@ -159,7 +159,7 @@ class TableView:
         with_coarse, with_fine = (products(both, plane) for plane in self._planes.take(slots, self.ndim))
         product = with_coarse[0] + (with_coarse[1] + with_fine[0]) / _FINE_STEPS + with_fine[1] / _FINE_STEPS**2
         scales = self._scales[slots].astype(np.float64) * float(unit.scales[0])
-        cosines: Scores = np.minimum(np.maximum(product * scales, -1.0), 1.0)  # takes a third of the time of `np.clip`
+        cosines: Scores = np.minimum(np.maximum(product * scales, -1.0), 1.0)  # a third of the time of `np.clip`
         return cosines
 
     def _quantized(self, query: Embedding) -> _Quantized:
@@ -261,7 +261,7 @@ class VectorTable:
         self._scales.append(added.scales)
 
     def set(self, slots: Slots, vectors: Embedding) -> bool:
-        """Set the vectors of `slots` (k,), unless any of them ever had one. Raises `InvalidInputError`."""
+        """Set the vectors of `slots` (k,), or of none if any of them ever had a vector. Raises `InvalidInputError`."""
         added = self._accepted(vectors)
         if np.isnan(added.scales).any():
             raise InvalidInputError("vector", "has length zero")

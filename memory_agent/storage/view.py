@@ -84,7 +84,7 @@ class View:
 
     @property
     def is_last(self) -> Mask:
-        """Which slots (n,) are alive and the last of their session, or without a session."""
+        """Which slots (n,) are alive and are either the last of their session or without a session."""
         is_last: Mask = (self._arrays["following"] < 0) & self.alive
         return is_last
 
@@ -171,7 +171,7 @@ class View:
         return found
 
     def windows(self, slots: Slots, reach: int) -> Slots:
-        """Return each slot with its neighbours in its session, or -1, by time and row: (m, 2 * reach + 1)."""
+        """Return each slot with its neighbours in its session (-1 for none), by time and row: (m, 2 * reach + 1)."""
         found: Slots = np.empty((2 * reach + 1, len(slots)), dtype=np.int64)
         found[reach] = slots
         for link, step in zip(LINKS, (-1, 1), strict=True):

@@ -2,7 +2,7 @@
 
 The query contains the title, the headings, and the sentences nearest to the centroid of all sentences (extractive
 summarization; Radev et al. 2004, MEAD). Sentences that changed since the last revision come first. At most 48
-sentences, spread over the text, are embedded.
+sentences, taken from all parts of the text, are embedded.
 
 Shapes: n sentences, d dimensions.
 """
@@ -42,14 +42,14 @@ _SPACE = re.compile(r"\s+")
 
 
 class Revisions:
-    """The last revision's sentences (as hashes) of the 16 most recently changed documents. Thread-safe."""
+    """The sentences (as hashes) of the last revision of each of the 16 most recently changed documents. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Hashes] = OrderedDict()
         self._guard = threading.Lock()
 
     def changed(self, document: str, sentences: Sequence[str]) -> list[int]:
-        """Store a revision; return the positions of its new sentences (none in the first revision)."""
+        """Store a revision; return the positions of its new sentences (none for a first revision)."""
         hashes = np.array([hash(sentence) for sentence in sentences], dtype=np.int64)
         with self._guard:
             known = self._known.pop(document, None)

@@ -69,7 +69,7 @@ class TriggerTable:
         return self._names[row] if row is not None and row.enabled else None
 
     def document_of(self, cause: Event, trigger: str) -> str | None:
-        """Return the id of an event's document (its name or session), or None, also without `debounce_by`."""
+        """Return the id of an event's document (its name or session); None without an id or without `debounce_by`."""
         part = self._documents.get(trigger)
         if part is None or not isinstance(cause.payload, dict):
             return None

@@ -439,7 +439,7 @@ def record(text: str) -> MemoryRecord:
     ("settings", "message"),
     [
         (ArchiveSettings(url="/srv/archive"), "must be a URL"),
-        (ArchiveSettings(url="nothing://bucket"), "knows no protocol nothing"),
+        (ArchiveSettings(url="nothing://bucket"), "unknown protocol nothing"),
         (ArchiveSettings(url="ftp://user:secret@host/x"), "must not contain a password"),
         (ArchiveSettings(url="file:///srv/[x]"), "must not contain the characters"),
         (ArchiveSettings(url="missing://bucket"), "install missingfs"),
