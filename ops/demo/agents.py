@@ -39,7 +39,7 @@ def node() -> str | None:
 
 
 class Agent(NamedTuple):
-    """A coding agent. `settings`: the path below the home folder, and text, of a file that points it to the model."""
+    """A coding agent. `settings`: path (below the home folder) and text of the file that configures its model."""
 
     script: str
     words: tuple[str, ...]
@@ -64,7 +64,7 @@ class Agent(NamedTuple):
             file.write_text(self.settings[1].replace("{url}", url), encoding="utf-8")
 
     def run_shell(self, line: str) -> ToolCall:
-        """Return the tool call with which the model runs a command."""
+        """Return the model's tool call that runs a command."""
         return ToolCall(self.shell, {self.command: line})
 
     def session(

@@ -1,4 +1,4 @@
-"""The scene with a real coding agent, if one is installed: its second session sees the first session's findings."""
+"""The scene with a real coding agent, if one is installed: its second session receives the first session's finding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ops.demo.stage import Stage, wait_until
 _USER = "carol"
 _FIRST = "Find out why the deploy to staging hangs"
 _SECOND = "The deploy to staging hangs again, what should I do?"
-_TRIES = 3  # retried, since a hook that exceeds its 300 ms adds nothing to the prompt
+_TRIES = 3  # retried, because a hook adds nothing to the prompt if it takes longer than 300 ms
 _SHOWN_LINES = 12
 
 

@@ -34,7 +34,7 @@ _ENDED_WITHIN_S = 20.0
 
 
 def lose_a_machine(screen: Screen) -> None:
-    """Start a cluster, let users work on all machines, kill one machine, and look for everything acknowledged."""
+    """Start a cluster, have users work on all machines, kill one, and check that nothing acknowledged is lost."""
     if sys.platform != "linux":
         screen.say("skipped: several loopback addresses exist only on Linux")
         return
@@ -82,11 +82,11 @@ def _kill_one(screen: Screen, data_dir: Path, victim: str, machines: dict[str, s
         f"all {len(published)} events published meanwhile became memories, each exactly once",
         in_the_middle and len(found) == len(published) and set(found.values()) == {1},
     )
-    screen.promise("the daemon no longer counts on the dead machine", victim not in left)
+    screen.promise("the daemon no longer lists the dead machine", victim not in left)
 
 
 def _publish(data_dir: Path, published: list[str]) -> None:
-    """Publish events in turn for each user; `published` receives their texts."""
+    """Publish events for the users in turn, and append their texts to `published`."""
     with Publisher(relay_endpoints(data_dir).ingest) as publisher:
         for number in range(_EVENTS):
             user = _USERS[number % len(_USERS)]

@@ -36,7 +36,7 @@ def learn_for_three_weeks(stage: Stage) -> None:
         threshold = stage.client(story.user).sona.status().gate.threshold
         stage.screen.gap()
         stage.screen.say(
-            f"Learning may change answers once a bet on it has grown from 1 to {threshold:g}. "
+            f"Learning may change answers when a bet on its success has grown from 1 to {threshold:g}. "
             f"If learning does not help, at most one bet in {threshold:g} grows that far.",
             "dim",
         )
@@ -106,7 +106,7 @@ def _look_closely(stage: Stage, publisher: Publisher) -> None:
 
 
 def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
-    """Recall until the answer is from the learned ranking; return the answer and the number of recalls."""
+    """Recall until the learned ranking is used; return the answer and the number of recalls."""
     client = stage.client(stage.recurring.user)
     for asked in range(1, _MOST_TRIES):
         result = client.recall(page.text, _TOP_K, deadline_ms=DEADLINE_MS)

@@ -1,4 +1,4 @@
-"""Shows where the page is, and keeps the daemon for a visit if the demo runs on a terminal."""
+"""Shows the address of the page and, on a terminal, keeps the daemon running so that the user can visit it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def show_page(stage: Stage) -> None:
         stage.screen.pause("Open it to see these three weeks. Enter, or a minute without it, ends the demo.", _VISIT_S)
     else:
         stage.screen.say(
-            f"{address.partition('#')[0]} is gone when this daemon stops, which is now; on a terminal, the demo waits "
-            "for a visit. `memory-agent open` shows the page of your own daemon.",
+            f"{address.partition('#')[0]} becomes unavailable, because the daemon stops now; on a terminal, the demo "
+            "waits for a visit. `memory-agent open` shows the page of your own daemon.",
             "dim",
         )
 

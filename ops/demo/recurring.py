@@ -1,4 +1,4 @@
-"""Carol's pages: three weeks of recurring kinds of incidents, worded differently each time, from `recurring.toml`."""
+"""Carol's pages: three weeks of recurring incidents, each worded differently, from `recurring.toml`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDING = "conductor.run.completed"
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of incident: the past run most similar to its pages, and the run that worked (possibly the same)."""
+    """A kind of incident: the past run most similar to its pages, and the run that worked (possibly the same one)."""
 
     name: str
     closest: str
@@ -49,7 +49,7 @@ class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page: its text, kind and time. `id` is its run's id. If `is_looked_at`, carol reviews the run afterwards, and
+    """One page: its text, kind and time. `id` is its run's id. If `is_looked_at`, carol reviews the run at its end, and
     approves it if past work helped.
     """
 

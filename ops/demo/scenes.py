@@ -44,7 +44,7 @@ def show_daemon(stage: Stage, took_s: float) -> None:
 
 
 def publish_first_weeks(stage: Stage) -> None:
-    """Publish two weeks from separate processes, with repeats, plain PUB and a malformed message."""
+    """Publish two weeks of events from separate processes, with repeats, plain PUB and a malformed message."""
     events = stage.story.events(_FIRST_WEEKS, stage.now)
     with stage.senders(events, again={workers_of(OTHER): _SENT_AGAIN}) as senders:
         _show_senders(stage, senders)
@@ -71,7 +71,7 @@ def ask_before_planning(stage: Stage) -> None:
 
 
 def kill_in_the_middle(stage: Stage) -> None:
-    """Publish week three, kill the first user's actor while it is published, and recall again."""
+    """Publish the events of week three, kill the first user's actor meanwhile, and recall again."""
     host = f"user-{HEROINE}"
     victim = psutil.Process(stage.pid_of(host))
     with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
@@ -105,7 +105,7 @@ def kill_in_the_middle(stage: Stage) -> None:
 
 
 def ask_as_somebody_else(stage: Stage) -> None:
-    """Recall one user's query as the other user; check that the answer contains none of the first user's memories."""
+    """Recall one user's query as the other user; check that the answer contains no memory of the first user."""
     question = stage.story.request[0].text
     stage.screen.request(f"{OTHER} repeats {HEROINE}'s first request", question)
     shown = stage.client(OTHER).recall(question, _ALL).memories

@@ -100,7 +100,7 @@ class Screen:
         return holds
 
     def request(self, moment: str, text: str) -> None:
-        """Print a query and when it is made."""
+        """Print a query and the time at which it is made."""
         self.console.print()
         self._print(Text(moment, style="bold"))
         self._print(Text(f"“{text}”", style="italic"))

@@ -1,4 +1,4 @@
-"""The scene in which a user shares what worked: others find it, their runs raise its score, and it is unpublished."""
+"""The scene in which a user shares what worked. Others find it, their runs raise its score, and it is unpublished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTEXT_TOKENS = 200
 
 
 def share_what_worked(stage: Stage) -> None:
-    """Publish the memory that helped with the first request, let others find, use and rate it, then unpublish it."""
+    """Publish the memory that helped with the first request, have others find, use and rate it, and unpublish it."""
     question = stage.story.request[0].text
     item = _publish(stage)
     stage.client(OTHER).remember(_OWN)
@@ -35,7 +35,7 @@ def share_what_worked(stage: Stage) -> None:
         stage.client(user).feedback(result.recall_id, used=[item.id], quality=1.0)
         stage.client(user).shared.rate(item.id, 0.9)
         if number % _TOGETHER == 0:
-            wait_until(lambda told=number: _told_of(stage) == told)  # done by the daemon's upkeep
+            wait_until(lambda told=number: _told_of(stage) == told)  # the daemon's upkeep does this
     after = _shared(_asked(stage, OTHER, question), item)
     metrics = stage.client().shared.published()[0].quality_metrics
     stage.screen.say(

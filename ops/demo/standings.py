@@ -1,4 +1,4 @@
-"""Describes carol's answers: how often and why the run that worked ranks first, and the gate's evidence. Pure."""
+"""Describes carol's answers: how often the run that worked ranks first, and why; and the gate's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _PARTS = {
 
 @dataclass
 class Standings:
-    """Counts pages, and how often the run that worked ranked first, by week and by whether similarity misleads.
+    """Counts the pages and how often the run that worked ranked first, per week and depending on whether similarity
+    misleads.
 
     `unlearned` counts how often it ranked first without the learned parts of scores.
     """

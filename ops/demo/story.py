@@ -1,7 +1,7 @@
 """Converts `story.toml` to events: gives each row a time, ids and an emitter, and adds noise.
 
-Times are relative to `now`, so "two weeks ago" is true whenever the demo runs. Ids depend on the position in the file,
-so a resent event has the same id.
+Times are relative to `now`, so that "two weeks ago" is always true when the demo runs. Ids depend on the position in
+the file, so a resent event has the same id.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def declared(verb: Verb) -> Callable[..., Any]:
 def _head(kind: Kind, imports: defaultdict[str, set[str]]) -> str:
     what = {
         "sync": "The methods of every blocking client: those of the memory and of its namespaces.",
-        "async": "The methods of the asynchronous client. `methods` has their whole documentation.",
+        "async": "The methods of the asynchronous client. `methods` contains their full documentation.",
         "protocol": "The protocol satisfied by an embedded `Memory`, which documents it, and every blocking client.",
     }[kind]
     if kind == "protocol":

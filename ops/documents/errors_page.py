@@ -1,4 +1,4 @@
-"""Generates `ops/ERRORS.md`: every error code with its meaning and what to do, and the exit codes of commands."""
+"""Generates `ops/ERRORS.md`: every error code with its meaning and a remedy, and the exit codes of commands."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def errors_page(meanings: Mapping[str, Any]) -> str:
     lines += [f"| {code.value} | {code.meaning} |" for code in ExitCode]
     lines += [
         "",
-        "A command that a signal ends has the code 128 + its number in a shell. With `--json`, a failed command prints",
+        "In a shell, the code of a command that was ended by a signal is 128 + the signal's number. With `--json`, a",
     ]
-    lines += ['its error code on standard error: `{"error": {"code": "unavailable", ...}}`.']
+    lines += ['failed command prints its error code on standard error: `{"error": {"code": "unavailable", ...}}`.']
     lines += _words("Codes of quarantined events", "code", meanings["quarantine"], list(meanings["quarantine"]))
     lines += ["", "Any code above may also occur, most often `malformed_event` and `unhandled_event`."]
     lines += _words("Reasons in `degraded`", "reason", meanings["degraded"], list(REASONS))

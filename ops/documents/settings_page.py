@@ -62,7 +62,7 @@ def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> 
     lines += ["Former names are still accepted, with a warning. Using both names of a setting is an error."]
     lines += ["", "| former name | name |", "|---|---|"]
     lines += [f"| `{former}` | `{present}` |" for former, present in RENAMED.items()]
-    lines += ["", "## Removed settings", "", "These settings have no effect, except a warning."]
+    lines += ["", "## Removed settings", "", "These settings have no effect except that they cause a warning."]
     lines += ["", "| setting | why |", "|---|---|"]
     lines += [f"| `{setting}` | {reason} |" for setting, reason in REMOVED.items()]
     lines += ["", "## Other environment variables", "", "| variable | meaning |", "|---|---|"]
@@ -93,13 +93,13 @@ def _walk(struct: Any, prefix: str) -> Iterator[Setting]:
 
 
 def _structs(kind: Any) -> list[Any]:
-    """Return the structs of a table that is always present: one, or those of a union."""
+    """Return the structs of a table that is always present: a single struct, or the members of a union."""
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     return list(kinds) if all(isinstance(one, inspect.StructType) for one in kinds) else []
 
 
 def _walk_kinds(kinds: list[Any], prefix: str) -> Iterator[Setting]:
-    """Yield each setting of a table with a `type` once, with the default of each type that has it."""
+    """For a table with a `type`, yield each setting once, with its default for each type that has the setting."""
     tags = [f"`{kind.tag}`" for kind in kinds]
     yield Setting(f"{prefix}type", " or ".join(tags), tags[0])
     named = {field.encode_name: field for kind in reversed(kinds) for field in kind.fields}

@@ -1,6 +1,6 @@
 """Long-running tests of a real daemon: `python -m ops.soak --hours 8`, or one of the commands.
 
-Without a command, many users work for hours while the daemon is stopped and killed in turn (`soak.py`). The soak may
+Without a command, many users work for hours while the daemon is stopped and killed in turn (`soak.py`). A soak may be
 run in parts: `--resume` appends to the record in a folder. `--report` writes a record's report. SIGTERM ends a part.
 """
 

@@ -74,7 +74,7 @@ def _publish(made: list[dict[str, Any]], data_dir: Path, timeout_s: float) -> di
 
 
 def _wait(client: MemoryClient, through: dict[str, int], until_s: float) -> None:
-    """Wait until all events are processed, with requests of at most ten minutes each."""
+    """Wait until all events are processed. Each request waits for at most ten minutes."""
     while True:
         remaining_s = until_s - time.monotonic()
         try:
@@ -87,7 +87,7 @@ def _wait(client: MemoryClient, through: dict[str, int], until_s: float) -> None
 
 
 class _Asking:
-    """Recalls continuously in a thread while entered, recording latency and consumer lag."""
+    """Recalls continuously in a thread while the context is active, and records latency and consumer lag."""
 
     def __init__(self, client: MemoryClient) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Follows users' events over HTTP, as the page does, across restarts: each event exactly once, in order."""
+"""Follows users' events over HTTP, as the page does, even across restarts. Checks that each comes once and in order."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Followed(threading.Thread):
             event = json.loads(fields["data"])["event"]
             if self._place and int(place) <= int(self._place):
                 findings.append(Finding("doubled", self._user, f"event {place} in the stream after {self._place}"))
-            if event["event_type"].partition(".")[0] != "memory":  # blocks quote memories, and repeat their marks
+            if event["event_type"].partition(".")[0] != "memory":  # blocks quote memories, so they repeat their marks
                 self.times.update(marks_in(json.dumps(event)))
             findings += foreign(self._user, [fields["data"]], "in the stream")
         self.gaps += fields.get("event") == "gap"

@@ -1,6 +1,6 @@
 """Kills each process of a daemon, one after another.
 
-Checks that the daemon recovers or exits with a reason, and that it leaves no process, socket file, shared-memory file
+Checks that the daemon recovers or states why it exits, and that it leaves no process, socket file, shared-memory file
 or Ray folder behind. If the daemon itself is killed, this is checked after its successor has started.
 """
 

@@ -1,4 +1,4 @@
-"""The ledger of a soak: which writes were acknowledged, kept in SQLite outside the daemon's data folder.
+"""The ledger of a soak records which writes were acknowledged. It is in SQLite, outside the daemon's data folder.
 
 Each write has a unique mark in its text. A mark is `sent` before its request, `kept` after the acknowledgement, and
 `leaving` once its removal is requested; after the removal is acknowledged, it is deleted from the ledger. A request
@@ -87,7 +87,7 @@ class Ledger:
             self._run("UPDATE writes SET state = 'kept' WHERE user = ? AND mark = ?", owner_of(mark), mark)
 
     def leave(self, user: str, marks: Iterable[str] | None = None) -> None:
-        """Record that the removal of these marks, or of all of the user's, was requested."""
+        """Record that the removal of these marks, or of all marks of the user, was requested."""
         for mark in self.of(user) if marks is None else marks:
             self._run("UPDATE writes SET state = 'leaving' WHERE user = ? AND mark = ?", user, mark)
 

@@ -34,7 +34,9 @@ MOST = {"m": 40, "i": 3, "runs": 20}
 _REMOVED_AT_ONCE = 12
 _THREADS = 3
 _CALM = 5
-"""The first users use hooks, and their events are followed. Nothing of theirs is erased, so that each event is due."""
+"""The first users use hooks, and their events are followed. Nothing of theirs is erased, so that each of their events
+must arrive.
+"""
 _FLUSH_S = 20.0
 _DRAIN_S = 120.0
 _CLIENT = "claude-code"
@@ -56,7 +58,7 @@ _WEIGHTS = {
 
 
 class Tally:
-    """Counts requests, by kind: milliseconds of those that succeeded, and error codes of the others. Thread-safe."""
+    """Counts requests by kind: milliseconds of successful ones, and error codes of failed ones. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -216,7 +218,7 @@ class User:
         self._ledger.remove(self.name, chosen)
 
     def forget_runs(self) -> None:
-        """Forget the sessions of the oldest runs, which have no other memories and events than those of the run."""
+        """Forget the sessions of the oldest runs. Each of them contains only the data of its run."""
         runs = self.client.runs.list(limit=1_000)
         sessions = {run.session_id for run in runs[MOST["runs"] :] if run.session_id}
         for session in list(sessions)[:_REMOVED_AT_ONCE]:
@@ -278,7 +280,7 @@ def _queries() -> list[str]:
 
 
 class Load:
-    """All users' requests while entered, `rate` per second on average."""
+    """Sends the requests of all users while the context is active, `rate` per second on average."""
 
     def __init__(self, data_dir: Path, ledger: Ledger, tally: Tally, users: int, rate: float) -> None:
         seed = time.time_ns()

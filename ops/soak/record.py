@@ -18,7 +18,7 @@ _ALIKE = ("light", "users", "restart_minutes")
 class Sample(NamedTuple):
     """One sample: `at_s` on the time axis of all parts, and `life_s` after the start of the daemon's run `life`.
 
-    `is_disturbed`: whether the daemon was stopped or killed since the sample before.
+    `is_disturbed`: whether the daemon was stopped or killed since the previous sample.
     """
 
     at_s: float
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Joined:
-    """The parts with the same form of the daemon, users and time between restarts, one after the other."""
+    """The parts that have the same kind of daemon, users and time between restarts, one after another."""
 
     parts: list[Line] = field(default_factory=list)
     ends: list[Line] = field(default_factory=list)
@@ -101,7 +101,7 @@ def milliseconds(samples: Iterable[Sample]) -> dict[str, list[float]]:
 
 
 def errors(samples: Iterable[Sample], *, is_disturbed: bool) -> Counter[str]:
-    """Count the errors of the samples in which the daemon was restarted, or of all others, by kind and code."""
+    """Count the errors by kind and code, in samples in which the daemon was restarted or in all other samples."""
     found: Counter[str] = Counter()
     for sample in samples:
         if sample.is_disturbed == is_disturbed:

@@ -14,7 +14,7 @@ from ops.soak.record import Joined, Sample, errors, milliseconds, read
 from ops.soak.slope import Slope, line, mean_slope, slope_of
 
 WARM_S = 300.0
-"""A daemon's first minutes are left out of its growth: it opens stores and fills caches."""
+"""A daemon's first minutes are excluded from its growth, because it opens stores and fills caches."""
 GREW_PERCENT = 2.0
 """Growth of less than this per hour is not reported as growth."""
 _FEWEST_SAMPLES = 8

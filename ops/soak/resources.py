@@ -1,4 +1,4 @@
-"""Samples what a daemon holds: memory, open files, threads and processor time by role, and the disk by folder."""
+"""Samples a daemon's memory, open files, threads and processor time by role, and its disk usage by folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from ops.process_memory import process_tree, role_of
 
 
 def sample(pid: int, data_dir: Path) -> dict[str, Any]:
-    """Return the resources of the daemon `pid`, of its descendants and of this process (`load`), and the disk.
-
-    Bytes, except `cpu_s`. Processes that exit meanwhile are omitted. An exited daemon has no roles.
+    """Return the resources of the daemon `pid`, of its descendants and of this process (`load`), and the disk usage.
+    Sizes are in bytes. Processes that exit meanwhile are omitted. A daemon that has exited has no roles.
     """
     roles: defaultdict[str, Counter[str]] = defaultdict(Counter)
     with contextlib.suppress(psutil.Error):

@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 def soak(plan: Plan, folder: Path) -> int:
     """Run one part with the data, the ledger and the record in `folder`; return the number of broken promises.
 
-    SIGTERM and SIGINT end the part early, in the same way as the end of its time.
+    SIGTERM and SIGINT end the part early, as if its time were over.
     """
     os.nice(plan.nice)
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ class _Part:
         self._write("compared", memories=memories, findings=len(findings), took_s=took_s)
 
     def _compared(self, load: Load) -> tuple[list[Finding], int]:
-        """Compare, again if the daemon does not answer in time: a busy machine is not a broken promise."""
+        """Compare the stores; repeat this if the daemon does not answer in time, because the machine may be busy."""
         for attempt in range(_COMPARISONS):
             try:
                 return load.compare()
@@ -194,7 +194,7 @@ class _Part:
         )
 
     def _note(self, findings: list[Finding]) -> None:
-        new = [finding for finding in findings if finding not in self._broken]  # each comparison repeats the former
+        new = [finding for finding in findings if finding not in self._broken]  # comparisons repeat earlier findings
         self._broken += new
         for finding in new:
             self._write("finding", **finding._asdict())
@@ -208,7 +208,7 @@ class _Part:
 
 
 def _settings(plan: Plan) -> Settings:
-    """Return settings under which the data of a bounded number of memories is bounded too."""
+    """Return settings that bound the size of the data if the number of memories is bounded."""
     journal = JournalSettings(retention_bytes=_JOURNAL_BYTES, repeat_horizon_s=3_600.0)
     return Settings(
         daemon=DaemonSettings(light=plan.light, idle_sleep_s=120.0),

@@ -1,4 +1,4 @@
-"""Samples a daemon's processes: the largest resident memory of each part, and what is left after the daemon's end."""
+"""Samples a daemon's processes: the maximum resident memory of each part, and what is left when the daemon ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHARED = re.compile(r"(/dev/shm/[^/\s]+)$", re.MULTILINE)
 
 
 class Watch:
-    """Samples every `interval_s` seconds in a thread while entered."""
+    """Samples every `interval_s` seconds in a thread while the context is active."""
 
     def __init__(self, root_pid: int, interval_s: float) -> None:
         self._root_pid = root_pid
