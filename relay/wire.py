@@ -31,7 +31,7 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class Publish(_Message, frozen=True, tag="publish"):
-    """Events numbered from `first_seq`; `base_seq` is the lowest unacknowledged one. Replies repeat `attempt`."""
+    """Events numbered from `first_seq`; `base_seq` is the lowest unacknowledged number. Replies repeat `attempt`."""
 
     producer_id: str
     epoch: Place

@@ -352,7 +352,9 @@ class Batch(Snapshot):
                     self.count(stored_runs.SHOWED_ITEMS)
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
-        """Delete notes without a run, older than `oldest_us` or beyond the newest `keep`; return their number."""
+        """Delete notes without a run that are older than `oldest_us` or not among the newest `keep`; return their
+        number.
+        """
         excess = max(self.waiting_count - keep, 0)
         notes = (stored_runs.decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
         numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))

@@ -148,7 +148,7 @@ class IndexFollower:
         return [none if one is None else one[1] for one in found]
 
     def purge(self) -> None:
-        """Remove the bytes of deleted entries. Raises the engine's errors, also if the index is behind."""
+        """Remove the bytes of deleted entries. Raises the engine's errors, also for an index that is behind."""
         self._bring_up()
         self.index.compact()
 

@@ -206,7 +206,7 @@ class Postings:
         return postings
 
     def append(self, texts: Sequence[Sequence[str]]) -> None:
-        """Add slots, each with its texts (title, text, tags). Words above `LONGEST_WORD` are only counted."""
+        """Add slots, each with its texts (title, text, tags). Words longer than `LONGEST_WORD` are only counted."""
         terms, tail = self._terms, self._tail
         lengths = []
         for slot, parts in enumerate(texts, len(self._lengths)):

@@ -169,7 +169,7 @@ class Snapshot:
         return None if value is None else codec.without_checksum(0, value, f"blob {name}")
 
     def blobs(self, prefix: str, limit: int | None = None) -> list[str]:
-        """Return the first `limit` names of blobs with this prefix, sorted, except names above 128 bytes."""
+        """Return the first `limit` names of blobs with this prefix, sorted, except names longer than 128 bytes."""
         start = BLOB_PREFIX + codec.name_key(prefix, "prefix")
         found = self._transaction.stored_keys(META, start, start[:-1] + bytes([start[-1] + 1]))
         return [key.removeprefix(BLOB_PREFIX).decode() for key in islice(found, limit)]

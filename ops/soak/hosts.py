@@ -21,7 +21,7 @@ _START_WITHIN_S = 120.0
 
 
 def hosts(count: int) -> dict[str, Any]:
-    """Start and stop `count` hosts (at least 24) one after another; return the KB that each adds, with an interval."""
+    """Start and stop `count` hosts (at least 24) in turn; return the KB that each adds, with a confidence interval."""
     own: defaultdict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
         layout = Layout(Path(folder))

@@ -345,7 +345,7 @@ class Load:
             for mark in user.published:
                 if times[mark] != 1:
                     kind = "doubled" if times[mark] else "lost"
-                    findings.append(Finding(kind, user.name, f"{mark} is {times[mark]} times in the stream"))
+                    findings.append(Finding(kind, user.name, f"{mark} occurs {times[mark]} times in the stream"))
             user.published.clear()
             times.clear()
         return findings

@@ -1,7 +1,7 @@
 """Looks up the principal of a token or CURVE key in the key file.
 
-Each request is looked up, so a revoked key is rejected at once, even on open connections. Without a readable key file,
-every key is unknown.
+The key of each request is looked up, so a revoked key is rejected at once, even on open connections. Without a readable
+key file, every key is unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Validates the endpoints of sockets: socket files, loopback, and other addresses only with CURVE. Pure."""
+"""Validates the endpoints of sockets. Only socket files and loopback are permitted without CURVE. Pure."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ def encrypt_in_place(
 ) -> None:
     """Close `environment` and replace its file with an encrypted copy. Durable on return.
 
-    `open_copy` opens an empty encrypted environment. `puts` yields its content, each key once, from a snapshot of
-    `environment`. No other process may have the environment open. A kill leaves either the old or the new file. Raises
-    `damaged` if the copy differs from what was written, and the errors of `Environment.replace_by`.
+    `open_copy` opens an empty encrypted environment. `puts` yields the content of the copy, each key once, from a
+    snapshot of `environment`. No other process may have the environment open. A kill leaves either the old or the new
+    file. Raises `damaged` if the copy differs from what was written, and the errors of `Environment.replace_by`.
     """
     copy = room_for_copy(environment.path)
     try:

@@ -33,7 +33,7 @@ _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
 _DESTROYED = b"destroyed"  # the start of an overwritten key file, which distinguishes it from a damaged one
 _LOOKS, _LOOK_S = 10, 0.01
-_MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); for other users, the key file is read again
+_MOST_KEPT = 1_000  # cached ciphers, 7 KB each (measured); for other users, the key file is read again
 _FileId = tuple[int, int]
 
 
@@ -297,7 +297,7 @@ def _remove(path: Path, file: BinaryIO) -> None:
 
 
 def _stays(path: str, file_id: _FileId) -> bool:
-    """Whether an unreadable file stays unchanged: then it is damaged, not being destroyed."""
+    """Whether an unreadable file does not change for 0.1 s. If so, it is damaged; otherwise, it is being destroyed."""
     for _ in range(_LOOKS):
         if _file_id(path) != file_id:
             return False

@@ -131,8 +131,8 @@ class Environment:
         return opened
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """Read from a snapshot within the block, without writing: a write may wait for a compaction that waits for the
-        block. Keep the block short, because a snapshot keeps old pages alive.
+        """Read from a snapshot within the block. Do not write in it: the write may wait for a compaction that waits for
+        the block. Keep the block short, because a snapshot keeps old pages alive.
         """
         return self._begin(write=False)
 
@@ -254,7 +254,7 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def copy(self, folder: Path, *, clears_unused: bool = False) -> None:
-        """Write a compact copy of a snapshot into the empty folder `folder`, even while in use. Not fsynced.
+        """Write a compact copy of a snapshot into the empty `folder`, even while the environment changes. Not fsynced.
 
         `clears_unused`: zero the unused bytes, which can be parts of deleted values.
         """

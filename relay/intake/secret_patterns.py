@@ -1,6 +1,6 @@
 """The formats of keys, tokens and passwords that `masking` looks for, as a table. Pure.
 
-A pattern is tried only where one of its literals occurs, because searching for a word is much faster. Every pattern
+A pattern is tried only where one of its literals occurs, because a search for a literal is much faster. Every pattern
 takes time linear in the text: a token starts only where no character of its alphabet precedes it, and repetitions are
 possessive or bounded, never nested. Prefixes and lengths follow the issuers' documentation.
 """

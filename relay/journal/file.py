@@ -128,7 +128,7 @@ def cursors(folder: Path, settings: JournalSettings) -> dict[str, int]:
 
 
 def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
-    """Write a consistent copy of a journal, even while in use, into the empty folder `target`. Not fsynced.
+    """Write a consistent copy of a journal, even one in use, into the empty folder `target`. Not fsynced.
 
     Returns the last number of the copy. Read the cursors of consumers before you copy their stores, and `rewind` the
     copied journal to these cursors. Consumers recognise the repeated events. Raises `JournalError`.

@@ -1,4 +1,4 @@
-"""Deletes old entries of a journal by age and size, by default not past the slowest consumer.
+"""Deletes old entries of a journal by age and size; by default, only entries that every consumer has read.
 
 Deletes in bounded transactions, so that appends can run in between. An id is retained for `repeat_horizon_s` after its
 event was received. LMDB reuses freed pages. No keys are needed, because times and sizes are not encrypted.
