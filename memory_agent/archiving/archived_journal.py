@@ -57,8 +57,8 @@ def restore_journal(
     """Restore the archived journal into `folder`, which must not exist. The relay that archived it can write no more.
 
     From then on, that relay acknowledges no events, even if it was only disconnected. Returns the number of the last
-    event. `cursors`: the positions from which consumers continue whose data was also lost. Durable on return. Needs no
-    encryption keys. Raises `StoreError` if another relay keeps writing, `ArchiveUnavailableError`,
+    event. `cursors`: the positions of consumers whose data was also lost; they continue from there. Durable on return.
+    Needs no encryption keys. Raises `StoreError` if another relay keeps writing, `ArchiveUnavailableError`,
     `ArchiveDamagedError`, `SettingsError`, `InvalidInputError` and `JournalError`.
     """
     if folder.exists():

@@ -89,7 +89,7 @@ def parse_name(name: str) -> tuple[int, Kind] | None:
 
 
 def derived_name(number: int, file_name: str) -> str:
-    """Return the name of a copy of a derived file, without changes after the object `number`."""
+    """Return the name of a copy of a derived file that contains no changes after the object `number`."""
     return f"{number:012}.{file_name}"
 
 

@@ -246,7 +246,7 @@ def copy_records(folder: Path, user_id: str, settings: Settings, target: Path) -
 
 
 def fetch_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Restore the files of a user on another node, while no cluster runs. Idempotent. Raises `SettingsError`."""
+    """Move a user from another node to this one, while no cluster runs. Idempotent. Raises `SettingsError`."""
     placement = read_placement(user_folder(data_dir, user_id))
     if not placement.epoch:
         return

@@ -295,7 +295,7 @@ class Archive:
     def _writing_in_turn(self) -> Iterator[None]:
         """Hold the writing lock, which this thread must not hold yet. Batches and the loading of words take turns.
 
-        Without the queue, the thread that released the lock often reacquired it first.
+        Without the queue, the thread that released the lock would often reacquire it first.
         """
         try:
             with self._queue:

@@ -126,7 +126,7 @@ class IndexFollower:
             raise errors.IndexUnavailableError(self.index.name, reason)
         try:
             return self.index.search(query, limit, where, timeout_s)
-        except TimeoutError as error:  # other searches may have more time
+        except TimeoutError as error:  # not a failure of the engine: other searches may wait longer
             raise errors.IndexUnavailableError(self.index.name, "it did not answer in time") from error
         except errors.MemoryAgentError as error:
             if not isinstance(error, errors.InvalidInputError):
@@ -291,7 +291,7 @@ def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding
 
 
 def open_follower(store: Store, of: indexes.IndexOf) -> IndexFollower | None:
-    """Open the index that a store names or, for a store without memories, the settings name; None if it is built-in."""
+    """Open the index that a store names or, if the store has no memories, that of the settings; None if built-in."""
     of, engine = with_key(of, store.key), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
         engine = of.settings.engine

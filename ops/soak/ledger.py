@@ -104,8 +104,8 @@ class Ledger:
     def compare(self, user: str, letter: Letter, held: Sequence[Held]) -> list[Finding]:
         """Compare what a store holds with the ledger. Sent marks that exist become kept.
 
-        A client may write one mark as memories of several types (a prompt is a message and begins a run), but of each
-        type once.
+        A client may write one mark as memories of several types (a prompt is a message and begins a run), but only once
+        per type.
         """
         known = self.of(user, letter)
         times = Counter((mark, one.type) for one in held for mark in marks_in(one.text))

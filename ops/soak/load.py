@@ -34,8 +34,8 @@ MOST = {"m": 40, "i": 3, "runs": 20}
 _REMOVED_AT_ONCE = 12
 _THREADS = 3
 _CALM = 5
-"""The first users use hooks, and their events are followed. Nothing of theirs is erased, so that each of their events
-must arrive.
+"""The first users use hooks, and their events are followed. Nothing of theirs is erased, so each of their events must
+arrive.
 """
 _FLUSH_S = 20.0
 _DRAIN_S = 120.0
@@ -68,7 +68,7 @@ class Tally:
 
     @contextmanager
     def counted(self, kind: str) -> Iterator[None]:
-        """Count what happens inside as one request; errors of the daemon are counted and suppressed."""
+        """Count the block as one request; errors of the daemon are counted and suppressed."""
         began_s = time.monotonic()
         try:
             yield

@@ -230,7 +230,7 @@ class KeyRing:
 
 
 def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
-    """Return the ring in the keys folder from the settings, or None if no keys folder is set.
+    """Return the ring in the configured keys folder, or None if no keys folder is set.
 
     `is_shared`: whether `data_dir` contains the data of many users. Raises `RelaySettingsError` if the path is relative
     or inside `data_dir`.

@@ -185,7 +185,7 @@ class Environment:
             raise self.errors.failed(f"{self.path} was opened before a fork; open it again in the child")
 
     def _reopen_if_unusable(self) -> None:
-        """Reopen after a meta page could not be written: LMDB then rejects all operations, even reads."""
+        """Reopen after a failed write of a meta page, because LMDB then rejects all operations, even reads."""
         try:
             self._engine.begin().abort()
         except lmdb.PanicError:

@@ -43,7 +43,7 @@ def has_room(folder: Path) -> bool:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the bytes free for unprivileged users, or None if the file system has no size. Raises `OSError`."""
+    """Return the bytes that unprivileged users can write, or None if the file system has no size. Raises `OSError`."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 

@@ -22,7 +22,7 @@ class Copier:
     name = "copier"
 
     def __init__(self, journal: Journal, on_released: Callable[[], None]) -> None:
-        """`on_released` is called in the worker's thread after replies became available (`released`)."""
+        """`on_released` is called in the worker's thread when replies have become available (`released`)."""
         self._journal = journal
         self._on_released = on_released
         self._held = SimpleQueue[Reply]()

@@ -58,7 +58,7 @@ def open_copy(folder: Path, settings: JournalSettings) -> Environment:
 
 
 def skip_numbers(folder: Path, settings: JournalSettings) -> int:
-    """Leave out the next numbers of a journal that was restored from a copy, and return its last number.
+    """Skip the next numbers of a journal that was restored from a copy, and return its last number.
 
     The lost journal may have assigned them to events that were read but not copied. A reader would take new events with
     these numbers for repeats. Durable on return. Raises `JournalError`.

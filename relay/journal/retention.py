@@ -21,8 +21,8 @@ _CHUNK = 1_000
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run. `held_by` is the consumer that prevented more deletions.
 
-    `passed` maps consumers to the number of their unread entries that were deleted, under
-    `retention_ignores_consumers`.
+    `passed` maps consumers to the number of their unread entries that were deleted, if `retention_ignores_consumers` is
+    set.
     """
 
     deleted: int = 0
