@@ -38,7 +38,7 @@ class Address:
     def require(self) -> None:
         """Raise `UnavailableError` if the address is local and no daemon serves the data folder.
 
-        Until `release`, an idle daemon then does not end.
+        After that, an idle daemon keeps running until `release`.
         """
         if not self.is_local:
             return

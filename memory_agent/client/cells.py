@@ -86,7 +86,7 @@ class Cells:
 
 
 def read_cells(file: Path | str) -> Cells:
-    """Read a TOML file with a table for each cell; relative paths start at its folder. Raises `SettingsError`."""
+    """Read a TOML file with a table for each cell; paths in it are relative to its folder. Raises `SettingsError`."""
     path, cells = Path(file).expanduser().absolute(), {}
     for name, table in read_toml(path, lambda _, reason: SettingsError("cells", reason)).items():
         try:

@@ -40,7 +40,7 @@ _NODES = ("joining", "up", "leaving", "full")
 
 @dataclass(frozen=True)
 class Family:
-    """One figure: a value for each tuple of label values, or a histogram. The name is without its prefix."""
+    """One figure: a value for each tuple of label values, or a histogram. `name` excludes the prefix."""
 
     name: str
     help: str

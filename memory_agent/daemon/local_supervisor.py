@@ -218,7 +218,7 @@ class ThreadHost(Host):
         raise UnavailableError("this daemon runs without Ray (serve --light): use MemoryClient")
 
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
-        """Notes batches of events, so that a crash of this process counts for them."""
+        """Notes batches of events, so that a crash of this process is counted against them."""
         if request.method:
             return await super().request(request, body, timeout_s)
         with self._deliveries.of(request.user_id, [seq for seq, _ in decode(body, IngestBatch).events]):

@@ -132,7 +132,7 @@ class Service:
         """The number of answered requests, by verb and by whether the answer is a fault."""
         self.degraded: Counter[str] = Counter()
         self.judged: Counter[bool] = Counter()
-        """The recalls whose memories a judge selected, by whether the selection was cached."""
+        """The number of recalls whose memories a judge selected, by whether the selection was cached."""
 
     async def handle(self, request: Request, principal: Principal) -> bytes:
         """Return the encoded reply to an admitted request; an error is a fault in it."""

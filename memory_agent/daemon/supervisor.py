@@ -122,7 +122,7 @@ class Host(ABC):
         own = () if endpoints is None else (endpoints.answer, endpoints.ingest)
         self._files = [Path(endpoint.removeprefix("ipc://")) for endpoint in own]
         self.is_gone = False
-        """Whether the host ended and will not be restarted."""
+        """Whether the host has ended and will not be restarted."""
         self.figures = HostFigures()
         self._connected: Counter[str] = Counter()
         self._answers = HostConnection(name, partial(self._endpoint, "answer"), identity)
@@ -197,7 +197,7 @@ class Host(ABC):
 
     @property
     def restarts(self) -> int:
-        """How often the process was restarted and then used: a connection ends with its process."""
+        """How often the process was restarted and then used, from the number of connections to it."""
         return max(0, *(self._connected[socket] - 1 for socket in ("answer", "ingest")))
 
     async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:

@@ -47,7 +47,7 @@ def _open_run() -> AgentRun | None:
 def recall_block(
     memory: MemoryClient, request: str, *, session_id: str | None = None, context_tokens: int = USUAL_TOKENS
 ) -> str:
-    """Recall for a request, as part of the current run; return the block for the prompt, "" without memories."""
+    """Recall for a request, as part of the current run; return the block for the prompt, or "" without memories."""
     answer = memory.recall(
         request,
         profile="before_planning",
@@ -158,7 +158,7 @@ class AgentRun:
             self.memory.runs.end(run_id, outcome, self.output or None, memory_ids=used)
 
     def end_with(self, error: BaseException | None) -> None:
-        """End the run with the outcome that an exception means; None is success.
+        """End the run with the outcome that an exception stands for; None is success.
 
         Warns if the outcome cannot be stored: the agent's work is done, and its answer must not be lost.
         """

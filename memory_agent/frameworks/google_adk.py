@@ -39,7 +39,7 @@ class _Clients:
 
 
 class MemoryService(BaseMemoryService):
-    """A memory service of ADK over the memories of its users.
+    """An ADK memory service that uses the memories of the app's users.
 
     An event with text becomes an episode with an id made from app, session and event, so adding a session again stores
     only what is new. A search is a recall among the memories of the app, and belongs to the invocation's run

@@ -167,7 +167,7 @@ class MemoryStore(BaseStore):
 def recall_node(
     memory: MemoryClient, *, key: str = "memories", context_tokens: int = USUAL_TOKENS
 ) -> RunnableLambda[Any, dict[str, str]]:
-    """Return a node that writes a block of memories for the last user message to `key` of the state, "" without any.
+    """Return a node that writes a block of memories for the last user message, or "", to `key` of the state.
 
     Put it before the node that calls the model. The recall belongs to the graph's run and to its `thread_id`.
 

@@ -1,4 +1,4 @@
-"""The process that answers one hook call. To halve its time, simple arguments bypass the command-line library."""
+"""The process that answers one hook call. Parsing simple arguments without the command-line library halves its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes and removes files of this program that other programs read: completions of shells, and manual pages.
+"""Writes and removes files of this program that other programs read: shell completions and manual pages.
 
 A file that does not contain `MARK` belongs to another program: it is neither replaced nor removed.
 """

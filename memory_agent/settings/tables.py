@@ -116,7 +116,7 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The archive, to which changes of each user's store are uploaded. Without a `url` nothing is archived."""
+    """The archive, to which changes to each user's store are uploaded. Without a `url` nothing is archived."""
 
     url: str = ""
     interval_s: Positive = 5.0

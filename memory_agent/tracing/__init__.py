@@ -59,7 +59,7 @@ def find_export_problem(settings: TracingSettings) -> str:
 
 
 def start_tracing_if_possible(settings: TracingSettings) -> None:
-    """Like `start_tracing`, for processes that must run even without traces: logs an error of the settings."""
+    """Like `start_tracing`, for processes that must run even without traces: only logs errors in the settings."""
     try:
         start_tracing(settings)
     except SettingsError as error:

@@ -1,4 +1,4 @@
-"""Spans of requests, and the W3C trace context that connects those of several processes. Imports no OpenTelemetry.
+"""Spans of requests, and the W3C trace context that connects the spans of several processes. Imports no OpenTelemetry.
 
 A span is recorded only if its trace is sampled. The caller's `traceparent` decides that; for a request without one, the
 door decides. Otherwise the span is `NO_SPAN`, whose methods do nothing.

@@ -387,7 +387,7 @@ class SonaImportParams(Params, frozen=True, kw_only=True):
 
 
 class EraseParams(Params, frozen=True, kw_only=True):
-    """Also of `erase_begin`, the daemon's first step of an erasure."""
+    """Parameters of `erase`, and of `erase_begin`, the first step of an erasure in a daemon."""
 
     selection: Selection
     dry_run: bool = False

@@ -181,7 +181,7 @@ class HostFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """What a host reports after each upkeep, in total over the memories that are open in it. Names no user.
 
     `waiting` counts memories without vectors (`MemoryStats.waiting`), `gates` the users by the state of their gate.
-    `resident_bytes` is 0 for a host within the daemon's process. `embedder` and `judge` are the calls of their
+    `resident_bytes` is 0 for a host within the daemon's process. `embedder` and `judge` count the calls from their
     processes to a model's server.
     """
 

@@ -1,4 +1,4 @@
-"""Measures the archive of one user in a local folder: snapshots, increments, restorations, and their cost to batches.
+"""Measures one user's archive in a local folder: snapshots, increments, restorations, and their effect on batches.
 
 Two copies of a filled store take the same batches in turns; the changes of one are recorded and archived between
 batches.

@@ -69,7 +69,7 @@ class MixedVectors(PassageEmbedder):
         self._prepared = {text: self._mix(text) for text in texts}
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Settled[EmbeddedQuery]:
-        """Return the vectors of `text` and its words, already settled."""
+        """Return the vectors of `text` and its words as a completed result."""
         words = tuple(query_words(text))
         random = np.random.default_rng(zlib.crc32(text.encode()))
         vectors = random.normal(scale=WORD_DIMENSIONS**-0.5, size=(len(words), WORD_DIMENSIONS)).astype(np.float16)

@@ -1,10 +1,11 @@
 """Measures how often a coding agent's hook delivers its block in time while other processes use all cores.
 
-Twenty busy processes compete for two cores. Each prompt starts a hook, as `connect` writes it into the settings of
-clients, with the default deadline of 300 ms. A prompt counts as answered if the process has printed a block before it
-exits. Variants alternate with a pause, in which the daemon ingests the prompt, and no prompt is repeated. `command` is
-the hook without the short path, and `bare` is an interpreter that only reads its input. Each variant is installed in an
-environment of its own, as by pip, so that the import hooks of the development environment do not count.
+Twenty busy processes compete for two cores. Each prompt starts a hook with the command that `connect` writes into the
+settings of clients, and with the default deadline of 300 ms. A prompt counts as answered if the process has printed a
+block before it exits. Variants alternate with a pause, in which the daemon ingests the prompt, and no prompt is
+repeated. `command` is the hook without the short path, and `bare` is an interpreter that only reads its input. Each
+variant is installed in an environment of its own, as by pip, so that the import hooks of the development environment do
+not count.
 
 If permitted, this process has real-time priority, so that it measures the hook's time and not its own waiting.
 

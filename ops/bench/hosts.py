@@ -199,7 +199,7 @@ async def _load(data_dir: Path, count: int, seed: int) -> tuple[Block, float]:
 
 
 def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
-    """Publish all users' events at once to each daemon in turn, and time until all are recallable."""
+    """Publish all users' events at once to each daemon in turn, and measure the time until all are recallable."""
     rates: dict[int, Block] = {hosts: [] for hosts in folders}
     spent: dict[int, list[dict[str, float]]] = {hosts: [] for hosts in folders}
     with tempfile.TemporaryDirectory() as scratch:

@@ -192,7 +192,7 @@ def sets_of_books(
 
 
 def sets_of_facts() -> Iterator[tuple[str, list[Asked], list[str]]]:
-    """Yield the questions of each language, with the memories of all languages."""
+    """Yield the questions in each language, with the memories in all languages."""
     facts = msgspec.toml.decode(FACTS.read_bytes(), type=Facts).fact
     every = [memory for fact in facts for memory, _ in fact.values()]
     for language in facts[0]:
@@ -227,7 +227,7 @@ class PackagedE5(Embedder):
         return Settled(np.array([np.ravel(self._passage(text)) for text in texts], dtype=np.float32))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of characters, an upper bound."""
+        """Return the number of characters, an upper bound of the number of tokens."""
         return len(text)
 
     def close(self) -> None:

@@ -292,7 +292,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _given_up(home: Path, name: str) -> Iterator[float]:
-    """Yield when the daemon logged that a host of a machine was lost."""
+    """Yield the times at which the daemon logged that a host of a machine was lost."""
     for line in (home / "daemon.log").read_text(encoding="utf-8").splitlines():
         if '"host.gone"' in line and (entry := json.loads(line))["node"] == name:
             yield datetime.fromisoformat(entry["timestamp"]).timestamp()

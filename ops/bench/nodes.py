@@ -2,7 +2,7 @@
 on one core and on two machines of one core each.
 
 The machines are processes on this machine, with loopback addresses. Each is pinned to its own core; the clients share
-the core of the daemon. So the results show the gain of a second core, without a network.
+the core of the daemon. So the results show the gain from a second core, without a network.
 
 To run only this benchmark: `python -m ops.bench.nodes [--users N] [PART]...`.
 """

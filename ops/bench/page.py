@@ -143,7 +143,7 @@ def _sign_in(page: Page, data_dir: Path) -> None:
 
 
 def _load(browser: Browser, data_dir: Path) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the first paint and the first rows of a first load and of a reload, from the beginning of each."""
+    """Return the times of the first paint and of the first rows, for a first load and for a reload."""
     with browser.new_context(viewport=_WINDOW) as context:
         page = context.new_page()
         _sign_in(page, data_dir)

@@ -223,7 +223,7 @@ def light_rows(figures: Figures) -> Iterator[Row]:
 
 
 def archiving_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the times of the archive in a local folder, and its cost to batches."""
+    """Yield the times of the archive in a local folder, and how much it delays batches."""
     what = f"archive, {figures['memories']:,} memories"
     yield Row(f"{what}, snapshot", f"{_spread(figures['snapshot_ms'])} ms", f"{figures['snapshot_mb']:g} MB")
     yield Row(f"{what}, increment of {figures['batch']} memories", f"{_spread(figures['increment_ms'])} ms",

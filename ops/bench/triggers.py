@@ -62,7 +62,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts: list[str]) -> dict[str, list[float]]:
-    """Return the milliseconds from each ack to its block, if it arrived, and of recalls of every other text."""
+    """Return the milliseconds from each ack to its block (if it arrived), and of the recalls of every other text."""
     pauses = random.Random(len(texts))
     took: dict[str, list[float]] = {"block_ms": [], "recall_ms": []}
     for place, text in enumerate(texts):

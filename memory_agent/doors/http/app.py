@@ -194,7 +194,7 @@ class Routes:
         return StreamingResponse(_only(answered.line), answered.status, media_type=_JSON)
 
     async def give_ticket(self, request: Request) -> Response:
-        """Return a ticket with which a browser signs in once, with the key whose token the request carries."""
+        """Return a ticket with which a browser signs in once. It is for the key of the request's bearer token."""
         credential = _bearer(request)
         principal = self._reception.principal(credential)
         ticket = await asyncio.to_thread(self._sessions.give_ticket, principal.key_id, credential.token, time.time())

@@ -2,7 +2,7 @@
 
 A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). Its requests have that name as Host, so
 requests whose Host does not name this machine are refused. Requests with a cookie are refused if another site sends
-them, which includes other ports of this machine.
+them. Other ports of this machine count as other sites.
 """
 
 from __future__ import annotations
