@@ -131,7 +131,13 @@ def restore_user(
 
 
 def take_users(
-    backup: Path, data_dir: Path, is_wanted: Callable[[str], bool], settings: Settings, now: datetime, report: Report
+    backup: Path,
+    data_dir: Path,
+    is_wanted: Callable[[str], bool],
+    settings: Settings,
+    now: datetime,
+    report: Report,
+    warn: Warn = lambda _: None,
 ) -> Restored:
     """Restore users from the backup of another cell, except those who have memories here or were erased here since.
 
@@ -156,7 +162,7 @@ def take_users(
             folder = user_folder(stage, user_id)
             with closing(Archive.open(folder, settings.store, "library", key)) as archive, archive.batch() as batch:
                 batch.state.cursor = 0
-        again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, lambda _: None)
+        again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
         folders = [user_folder(data_dir, user_id) for user_id in users.values()]
         aside, moves = _moves_aside(data_dir, folders, now, replace=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 
 from memory_agent.cli.command import Group
 from memory_agent.cli.exit_codes import ExitCode
+from memory_agent.cli.failure import note
 from memory_agent.cli.options import ONLY, UNUSED, Target, options_where_user
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_table
@@ -74,10 +76,10 @@ def take(target: Target, file: Path, name: str, backup: Path) -> None:
     from memory_agent.care import take_users  # imports the engines
     from memory_agent.client.cells import read_cells
 
-    read = read_cells(file)
+    read, now = read_cells(file), datetime.now(UTC)
     with progress_bars() as report:
         taken = take_users(
-            backup, target.data_dir, lambda one: read.name_of(one) == name, target.settings, datetime.now(UTC), report
+            backup, target.data_dir, lambda one: read.name_of(one) == name, target.settings, now, report, note
         )
     _print(target, {part.part.removeprefix("user "): "taken" for part in taken.parts})
 
@@ -103,9 +105,7 @@ def drop(context: click.Context, target: Target, file: Path) -> None:
 
     def dropped(user_id: str) -> str:
         with MemoryClient(user_id, cells=file) as there, MemoryClient(user_id, data_dir=target.data_dir) as here:
-            before, other, after = here.status(), there.status(), here.status()
-            is_as_old = before.uptime_s - _SLACK_S <= other.uptime_s <= after.uptime_s + _SLACK_S
-            if is_as_old and other.endpoints == after.endpoints:
+            if _is_same(there, here):
                 return "here"
             if not _has_all(there, here):
                 return "left"
@@ -118,6 +118,17 @@ def drop(context: click.Context, target: Target, file: Path) -> None:
     _print(target, {user_id: outcome for user_id, outcome in done.items() if outcome != "here"})
     if not {"here", "dropped"}.issuperset(done.values()):
         context.exit(ExitCode.FAILED)
+
+
+def _is_same(there: MemoryClient, here: MemoryClient) -> bool:
+    """Whether both clients reach one daemon, which is asked again if `here` was restarted meanwhile."""
+    while True:
+        before, since_s = here.status(), time.monotonic()
+        other, elapsed_s = there.status(), time.monotonic() - since_s
+        after = here.status()
+        if after.uptime_s - before.uptime_s >= elapsed_s - _SLACK_S:
+            is_as_old = before.uptime_s - _SLACK_S <= other.uptime_s <= after.uptime_s + _SLACK_S
+            return is_as_old and other.endpoints == after.endpoints
 
 
 def _has_all(there: MemoryClient, here: MemoryClient) -> bool:

@@ -72,11 +72,11 @@ class Cells:
             raise SettingsError("cells", "there is no cell")
         self.by_name = dict(cells)
 
-    def name_of(self, user_id: str | None) -> str:
+    def name_of(self, user_id: object) -> str:
         """Return the name of a user's cell. Raises `InvalidInputError` for `system` and `shared-knowledge`, which each
         cell has.
         """
-        if not user_id or not user_id.isascii() or user_id in (SYSTEM_USER, SHARED_USER):
+        if not isinstance(user_id, str) or not user_id.isascii() or user_id in ("", SYSTEM_USER, SHARED_USER):
             raise InvalidInputError("user_id", "names no user of one cell; use the data folder or endpoint of a cell")
         return rendezvous(user_id, tuple(self.by_name))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from memory_agent import MemoryClient
+from memory_agent.cli.cells import _is_same
 from memory_agent.cli.group import cli
 from memory_agent.client.cells import CellPublisher, read_cells
 from memory_agent.storage.folders import known_users
+from memory_agent.verbs.protocol import DaemonStatus
 from relay import Journal, journal_folder
 from tests.end_to_end.conftest import DaemonProcess, short_folder
 
@@ -133,3 +136,32 @@ def test_users_of_a_new_cell_move_with_all_their_memories_and_leave_no_copy(depl
     for name, users in placed.items():
         stayed = [user for user in users if user not in moving]
         assert set(known_users(deployment.folder / name)) == set(deployment.journaled(name)) == set(stayed)
+
+
+class RestartingFirst(MemoryClient):
+    """A client of a daemon that is restarted before the client's first question."""
+
+    daemon: DaemonProcess
+    restarts = 0
+
+    def status(self) -> DaemonStatus:
+        if not self.restarts:
+            self.restarts = 1
+            self.daemon.stop()
+            self.daemon.start()
+        return super().status()
+
+
+def test_a_daemon_that_restarts_is_not_mistaken_for_another_cell() -> None:
+    """`cells drop` would erase its users, who have all their memories in the supposed other cell."""
+    with short_folder() as folder, ExitStack() as stack:
+        daemon = DaemonProcess(Path(folder), "embedder.folder=none", light=True)
+        stack.callback(daemon.kill)
+        daemon.start()
+        here = stack.enter_context(MemoryClient(data_dir=folder))
+        while here.status().uptime_s < 1.0:
+            time.sleep(0.1)
+        there = stack.enter_context(RestartingFirst(data_dir=folder))
+        there.daemon = daemon
+        assert _is_same(there, here)
+        assert there.restarts == 1
