@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from datetime import datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from relay import SHARED_USER, Erased, journal_folder
 from relay.disk import flush
 
 _DOOMED = ".erased-"
+_removing = threading.Lock()  # an erasure also deletes what others have renamed, and folders that are then empty
 
 
 def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSettings) -> None:
@@ -52,26 +54,26 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
             _doom(folder)
         finally:
             lock.release()
-    for kept in (*data_dir.glob(f"{ASIDE}*/{folder.parent.name}"), data_dir / STAGE / folder.parent.name):
-        if (kept / folder.name).exists():
-            _doom(kept / folder.name)
+    with _removing:
+        for kept in (*data_dir.glob(f"{ASIDE}*/{folder.parent.name}"), data_dir / STAGE / folder.parent.name):
+            if (kept / folder.name).exists():
+                _doom(kept / folder.name)
     return finish_removals(data_dir) > 0
 
 
 def finish_removals(data_dir: Path) -> int:
     """Delete renamed folders, including those of interrupted removals; return their number. Raises `StoreError`."""
-    doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
-    doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
-    for folder in doomed:
-        with os_errors_as_store_errors(folder):
-            while folder.exists():
-                with contextlib.suppress(FileNotFoundError):  # a concurrent erasure deletes it, too
-                    shutil.rmtree(folder)
-            flush(folder.parent)
-        if folder.parent.parent != data_dir:
-            with contextlib.suppress(OSError):  # it still contains other users
-                folder.parent.rmdir()
-                folder.parent.parent.rmdir()
+    with _removing:
+        doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
+        doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
+        for folder in doomed:
+            with os_errors_as_store_errors(folder):
+                shutil.rmtree(folder)
+                flush(folder.parent)
+            if folder.parent.parent != data_dir:
+                with contextlib.suppress(OSError):  # it still contains other users
+                    folder.parent.rmdir()
+                    folder.parent.parent.rmdir()
     return len(doomed)
 
 

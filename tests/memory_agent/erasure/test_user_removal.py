@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from memory_agent.erasure.user_removal import remove_user
-from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.folders import ASIDE, known_users, user_folder
 
 USERS = [f"user-{number}" for number in range(64)]
 
@@ -21,3 +21,13 @@ def test_users_can_be_removed_at_the_same_time(tmp_path: Path) -> None:
         list(pool.map(lambda user_id: remove_user(tmp_path, user_id), USERS))
     assert list(known_users(tmp_path)) == []
     assert list((tmp_path / "users").iterdir()) == []
+
+
+def test_users_in_older_folders_can_be_removed_at_the_same_time(tmp_path: Path) -> None:
+    """Whoever removes the last user of a folder that a restore set aside also removes the folder."""
+    asides = [tmp_path / f"{ASIDE}{number}" for number in range(len(USERS) // 2)]
+    for number, user_id in enumerate(USERS):
+        user_folder(asides[number // 2], user_id).mkdir(parents=True)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda user_id: remove_user(tmp_path, user_id), USERS))
+    assert not any(aside.exists() for aside in asides)
