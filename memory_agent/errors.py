@@ -95,7 +95,7 @@ class RateLimitedError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class QuotaExceededError(MemoryAgentError):
-    """The user has reached the maximum number of memories of the user's tier."""
+    """The user has reached the maximum number of memories for the user's tier."""
 
     code = "quota_exceeded"
     template = (
@@ -349,7 +349,7 @@ class HostDiedError(UnavailableError):
 
 
 class ArchiveUnavailableError(UnavailableError):
-    """The archive refused an operation or did not complete it in time. What was to be archived is still pending."""
+    """The archive refused an operation or did not complete it in time. The data to archive is still pending."""
 
     code = "archive_unavailable"
 
@@ -390,7 +390,7 @@ class NodeNameTakenError(MemoryAgentError):
     """Another machine has joined under this name."""
 
     code = "node_name_taken"
-    template = "{name} is the name of the machine at {address}; choose another, or let that machine leave first"
+    template = "{name} is the name of the machine at {address}; choose another name, or remove that machine first"
 
     name: str
     address: str

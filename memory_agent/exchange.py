@@ -21,7 +21,7 @@ _PART_BYTES = 1 << 16
 class Door(NamedTuple):
     """The address of a daemon, `http(s)://HOST:PORT`, and the token to send.
 
-    While `call` exists, a local daemon does not end because it is idle.
+    While `call` exists, a local daemon does not stop when it is idle.
     """
 
     url: str
@@ -32,8 +32,8 @@ class Door(NamedTuple):
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
     """Return the HTTP address of a data folder's daemon, or None if no daemon is running or its HTTP interface is off.
 
-    While the result exists, a daemon that a client started does not end because it is idle. `token` is the caller's
-    own; None means the data folder's. Raises `OSError` if it cannot be read.
+    While the result exists, a daemon that a client started does not stop when it is idle. `token` is the caller's own;
+    None means the data folder's. Raises `OSError` if it cannot be read.
     """
     call = layout.call()
     if (
@@ -121,7 +121,9 @@ class Exchange:
                     raise OSError(f"the response is larger than {_MOST_ANSWER_BYTES} bytes")
 
     def cancel(self) -> None:
-        """Close the connection from another thread: `receive` fails, and an unsent request is not sent."""
+        """Close the connection from another thread. `receive` then fails, and a request that has not been sent is
+        dropped.
+        """
         self._is_cancelled = True
         if self._socket is not None:
             with contextlib.suppress(OSError):

@@ -8,15 +8,15 @@ DATA/encryption             the id of the key of `system`, which identifies the 
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
                             and for each host, host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
-                            http: the address of the HTTP server while it runs; http-port: its last free port;
+                            http: the address of the HTTP server while it runs; http-port: its last port;
                             page-sessions: the sessions of browsers (0600);
                             agents/: the current session of each coding agent's process (0700);
                             start.lock: held while a client starts a daemon, start: how it does so (0600);
-                            calls.lock: shared by local calls, so that no daemon ends when idle during one
+                            calls.lock: shared by local calls, so that no daemon stops when idle during a call
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
                             and for keys other than those of the data folder
 DATA/copies.jsonl           backups and exports of this folder, which receipts of erasures name (0600)
-DATA/daemon.log             the log of a daemon that a client started; daemon.log.1 to .3 are the former logs
+DATA/daemon.log             the log of a daemon that a client started; daemon.log.1 to .3 are earlier logs
 
 Coding agents' hooks import this module at startup, so slow imports are deferred to the functions that need them.
 """
@@ -55,7 +55,7 @@ def platform_data_dir() -> Path:
 
 
 def connections_dir() -> Path:
-    """Return the folder where `connect` stores what it adds to clients' settings, and copies of these files."""
+    """Return the folder where `connect` stores its additions to clients' settings files, and copies of those files."""
     import platformdirs  # imported late, as above
 
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
@@ -69,7 +69,7 @@ class Holder(NamedTuple):
 
 
 class LocalCall:
-    """While this object exists, no daemon that a client started ends because it is idle."""
+    """While this object exists, a daemon that a client started does not stop when it is idle."""
 
     def __init__(self, lock: int | None) -> None:
         self._lock = lock

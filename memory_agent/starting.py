@@ -1,8 +1,8 @@
-"""Starts a data folder's daemon for a client that finds none, apart from the client's process.
+"""Starts a data folder's daemon, detached from the client's process, if the client finds no running daemon.
 
 The daemon inherits only the variables that it needs. Its standard input is the locked file `run/start.lock`, so that no
-other client starts a daemon until `serve` holds the folder or has ended. How it was started is stored, so that hooks
-can start it again after an idle end.
+other client starts a daemon until `serve` holds the folder or has ended. Its options are stored, so that hooks can
+start it again after it stopped because it was idle.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _KEPT = frozenset(
     {
         *("HOME", "USER", "LOGNAME", "PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
         *("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"),
-        # what a download of the model, or a provider, is reached through
+        # for the download of a model, and for the API of a provider
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"),
         *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
         *("PIP_CERT", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_CONFIG_FILE", "HF_ENDPOINT", "HF_HOME"),
     }
 )
 _PAUSE_S = 30.0
-"""How long after an attempt hooks do not start another daemon, in case it cannot start."""
+"""After an attempt, hooks start no other daemon for this long, in case the daemon cannot start."""
 
 
 class Start(NamedTuple):

@@ -1,6 +1,6 @@
 """Maintenance of a data folder: verify, back up, restore, encrypt, migrate, export, and erase while no daemon runs.
 
-Read `checkup` first. Importing this package also imports usearch, so the command line does so only inside functions.
+Read `checkup` first. Importing this package also imports usearch, so the command line imports it only inside functions.
 """
 
 from __future__ import annotations

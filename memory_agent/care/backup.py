@@ -56,8 +56,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime, report: Report) -> Manifest:
-    """Copy `data_dir`, without its caches, to `target`, which must not exist, and note it for receipts. Durable on
-    return.
+    """Copy `data_dir`, without its caches, to `target`, which must not exist. Receipts of later erasures name the copy.
+    Durable on return.
 
     Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and, if `settings` name no keys for an
     encrypted folder, `StoreEncryptedError`. A failed backup leaves no files.

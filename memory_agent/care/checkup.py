@@ -67,7 +67,7 @@ OnMissingKey = Callable[[EncryptionKeyMissingError], None]
 
 @contextmanager
 def skipping_without_key(on_missing_key: OnMissingKey | None) -> Iterator[None]:
-    """Pass an `EncryptionKeyMissingError` to `on_missing_key` and leave the context, or raise it if that is None."""
+    """Suppress an `EncryptionKeyMissingError` and pass it to `on_missing_key`; raise it if `on_missing_key` is None."""
     try:
         yield
     except EncryptionKeyMissingError as error:

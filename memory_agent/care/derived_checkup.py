@@ -1,6 +1,6 @@
 """Verify the files that are derived from a user's records: the columns, their graph, and the learner.
 
-The rows of changes that are still in the change log are skipped.
+Rows with changes that are still in the change log are skipped.
 
 m = number of memories compared at once, w = number of words.
 """
@@ -62,8 +62,8 @@ def check_columns_file(
 ) -> None:
     """Check the saved columns, and compare them with the records if the records are sound.
 
-    The columns are read before the records, so they can only be behind. They are read again if their owner has saved
-    newer ones and deleted the changes in between from the log.
+    The columns are read before the records, so they can only be behind. They are read again if their owner has
+    meanwhile saved newer columns and deleted the intermediate changes from the log.
     """
     for attempt in range(_ATTEMPTS):
         source = None if engine_in(folder, settings, key) == "builtin" else _RecordedVectors()
@@ -118,7 +118,7 @@ def _columns(
 
 
 def _check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, findings: Findings, report: Report) -> None:
-    """Compare columns loaded from their file with the records: 2 s per 10,000 memories."""
+    """Compare columns loaded from their file with the records. Takes 2 s per 10,000 memories."""
     if not _is_of_store(snapshot, header.lineage, COLUMNS_FILE, findings):
         return
     changed = _changed_since(snapshot, header.applied)
@@ -145,8 +145,8 @@ def _check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, findin
 
 
 def check_index(of: IndexOf, settings: StoreSettings, key: UserKey | None, findings: Findings) -> None:
-    """Compare the number of memories in an index in another engine with the vectors in the records, unless it is
-    behind.
+    """Compare the number of memories in another engine's index with the number of vectors in the records, unless the
+    index is behind.
     """
     for _ in range(_ATTEMPTS):
         with closing(open_records(of.folder, settings, key)) as environment, environment.read() as transaction:

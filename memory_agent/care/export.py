@@ -4,7 +4,7 @@ Each memory is one line and round-trips bit for bit: record, usage, vectors, wor
 long event ids as digests. Import checks every line before it writes one transaction, skips memories whose id or event
 is already in the store, and is idempotent. Vectors of a different embedder are dropped and recomputed later.
 
-In an export of shared items, a line is an item with its attachment and its author's pseudonym, without figures and
+In an export of shared items, a line is an item with its attachment and its author's pseudonym, without figures or
 chosen names. Items that were unpublished here remain unpublished.
 """
 

@@ -39,7 +39,7 @@ from relay.disk import Report
 
 _SAMPLE, _NEIGHBOURS = 20, 10
 _LEAST_FOUND = 0.9
-"""Smallest share of the exact nearest memories of the sample that the new index must find."""
+"""Minimum recall of the new index on the sample, compared with an exact search."""
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ def migrate_folder(
     user_id: str | None = None,
     on_missing_key: OnMissingKey | None = None,
 ) -> Iterator[Migrated]:
-    """Move the vectors of all users, or of one, to `engine`, one after the other; repeat the call after an error.
+    """Move the vectors of one user, or of all users in turn, to `engine`; repeat the call after an error.
 
     `on_missing_key` is as in `skipping_without_key`. Raises `DaemonRunningError`, `IndexUnavailableError`,
     `IndexUnusableError`, `SettingsError` and `StoreError`.
@@ -81,7 +81,7 @@ def migrate_folder(
 
 
 def engines_of_users(data_dir: Path, settings: Settings, users: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each user with records in this folder and a key, and the engine of the user's index. Raises
+    """Yield each user of this folder who has records and an available key, with the engine of the user's index. Raises
     `StoreError`.
     """
     for one in users:
@@ -127,12 +127,12 @@ def migrate_user(
         memories = store.counts().memories
     with closing(Archive.open(folder, settings.store, "library", key, index=of)) as archive:
         # opening removes the files of the former index
-        archive.settled_view()  # the columns of the built-in index contain vectors, those of others do not
+        archive.settled_view()  # only the columns of the built-in index contain vectors
     return Migrated(user_id=user_id, former=former, engine=engine, memories=memories, found=round(found, 3), left=left)
 
 
 def verified(index: VectorIndex, snapshot: Snapshot) -> float:
-    """Return the recall at k of an index on a sample of stored vectors, in comparison with an exact search.
+    """Return the recall at k of an index on a sample of stored vectors, compared with an exact search.
 
     Raises `IndexUnusableError` if the recall is too low, or if the number of memories is wrong.
     """

@@ -75,8 +75,8 @@ def open_memory(
     """Open a user's memory from its files, creating it if it does not exist.
 
     Finishes an interrupted restore, and fetches the files of a user on another node of a cluster from the archive. Does
-    not apply retention; `retention` passes the rules to `Memory.erasure`. Raises `DaemonRunningError` and the errors of
-    `Memory.open`.
+    not apply retention rules: `retention` only makes them available to `Memory.erasure`. Raises `DaemonRunningError`
+    and the errors of `Memory.open`.
     """
     folder = _prepared(data_dir, settings, user_id)
     kind = Knowledge if user_id == SHARED_USER else Memory
@@ -295,7 +295,7 @@ def erase_events(
     """Erase the events of one user from the journal, and events that conductors published for the user as `system`.
 
     `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
-    owners. Also erases events of hooks that wait in the data folder. Durable on return. Raises `JournalError` and
+    owners. Also erases hooks' unsent events in the data folder. Durable on return. Raises `JournalError` and
     `StoreError`.
     """
     if not dry_run:

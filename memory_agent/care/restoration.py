@@ -1,9 +1,9 @@
 """Restore a whole backup or one user from it, or replay one user's events from the journal.
 
-The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged,
-encrypted if the data folder is, and memories erased here since the backup are erased from them. Then they replace the
-existing files, which are moved aside. The daemon's cursor is reset to the last event of a single restored store; other
-stores recognise repeated events.
+The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged, and
+encrypted if the data folder is encrypted. Memories erased here since the backup are erased from the copies, which then
+replace the existing files. The existing files are moved aside. If a single store is restored, the daemon's cursor is
+reset to the last event of that store; other stores recognise repeated events.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. Without `replace`, which moves existing files aside, these raise an error. Durable on return.
+    """Restore everything. If files already exist, this raises an error or, with `replace`, moves them aside. Durable on
+    return.
 
     Raises `BackupDamagedError`, `InvalidInputError`, `DaemonRunningError`, `StoreOwnedElsewhereError`,
     `JournalInUseError`, `OSError` and, if keys are missing, `StoreEncryptedError` or `EncryptionKeyMissingError`.
@@ -139,10 +140,11 @@ def take_users(
     report: Report,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore users from the backup of another cell, except those who have memories here or were erased here since.
+    """Restore users from another cell's backup, except those who have memories here or were erased here since the
+    backup.
 
-    Durable on return. The stores' cursors are reset, because they are numbers of that cell's journal. Raises the errors
-    of `restore_all`.
+    Durable on return. The stores' cursors are reset, because they refer to that cell's journal. Raises the errors of
+    `restore_all`.
     """
     manifest = read_manifest(backup)
 
@@ -202,7 +204,7 @@ def replay_user(
 
 
 def _come_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Fetch the files of a user on another node, so that they are moved aside; give up a damaged archive."""
+    """Fetch the files of a user on another node, so that they are moved aside; discard a damaged archive."""
     try:
         fetch_home(data_dir, settings, user_id)
     except ArchiveDamagedError:

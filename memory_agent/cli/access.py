@@ -71,7 +71,7 @@ def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
 
 
 def _note_used(target: Target, used: str) -> None:
-    """Store the note on what a command used, for its end; none with --json."""
+    """Store the note on what a command used, to be printed at its end. With --json, there is no note."""
     if not target.as_json:
         click.get_current_context().meta[USED_KEY] = used
 
@@ -97,8 +97,8 @@ def note_unknown_user(target: Target) -> None:
 
 
 def uses_daemon(target: Target) -> bool:
-    """Return whether an endpoint was named or a daemon serves the data folder, which does not end until this command
-    has.
+    """Return whether an endpoint was named or a daemon serves the data folder. A daemon that a client started does not
+    stop when idle before this command has ended.
     """
     if target.endpoint is not None:
         return True

@@ -135,7 +135,7 @@ def _followed(memory: MemoryClient | Memory, report: Report) -> int:
         if waiting < before:
             moved_at_s = time.monotonic()
         elif time.monotonic() - moved_at_s > _STALLED_S:
-            reason = f"the embedder made no progress for {_STALLED_S:.0f} s: it is away, or rejects the texts"
+            reason = f"the embedder made no progress for {_STALLED_S:.0f} s: it is unavailable, or rejects the texts"
             raise UnavailableError(f"still to embed: {waiting}; {reason}")
     report("embedding", total, total)
     return total
@@ -212,9 +212,9 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     here after the backup stay forgotten. The journal does not contain memories from `remember` or `import`, recalls, or
     runs from `trajectory`, so --from-journal does not restore them.
 
-    --from-archive is for a new machine, after the loss of the daemon's: it restores the journal that the lost daemon
-    kept in the archive (`archive.journal`). Its events are ingested again at the next start. A daemon that was only cut
-    off acknowledges nothing more.
+    --from-archive is for a new machine that replaces the daemon's lost one: it restores the journal that the lost
+    daemon kept in the archive (`archive.journal`). The journal's events are ingested again at the next start. If the
+    former daemon was only cut off, it acknowledges no more events.
 
     \b
     Examples:

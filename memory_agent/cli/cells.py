@@ -1,4 +1,4 @@
-"""`cells list|take|drop`: which cell has a user, and moving users when the file of cells changes."""
+"""`cells list|take|drop`: show which cell has a user, and move users when the file of cells changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
 @click.group(cls=Group)
 def cells() -> None:
-    """Cells are several daemons that share users. FILE describes them, and each user's cell follows from the user's id.
+    """Cells are several daemons among which users are divided. FILE describes them, and the user's id determines the
+    cell.
 
     \b
     Examples:
@@ -58,13 +59,13 @@ def list_users(target: Target, file: Path) -> None:
     _print(target, {user_id: read.name_of(user_id) for user_id in users})
 
 
-@cells.command(short_help="Restore the users of a cell from the backup of another.")
+@cells.command(short_help="Restore a cell's users from another cell's backup.")
 @_file
 @click.argument("name")
 @click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path))
 @options_where_user(UNUSED)
 def take(target: Target, file: Path, name: str, backup: Path) -> None:
-    """Restore those users of BACKUP, made in another cell, whom FILE assigns to the cell NAME, into this data folder.
+    """Restore users from BACKUP, made in another cell, into this data folder: those whom FILE assigns to the cell NAME.
 
     Stop the daemon of this data folder first. Users who have memories here are skipped. The keys of encrypted users
     must be in the keys folder.
@@ -91,8 +92,8 @@ def take(target: Target, file: Path, name: str, backup: Path) -> None:
 def drop(context: click.Context, target: Target, file: Path) -> None:
     """Erase, from this daemon, the users whom FILE assigns to another cell, if that cell has all their memories.
 
-    Run it where the daemon runs; the other cells must run, too. If a memory of a user is missing or has another text
-    there, the user is left, and the exit code is 1. Shared items of an erased user are unpublished.
+    Run it where the daemon runs; the other cells must also be running. If a user's memory is missing there or has a
+    different text, that user is not erased, and the exit code is 1. Shared items of an erased user are unpublished.
 
     \b
     Examples:

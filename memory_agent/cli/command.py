@@ -17,7 +17,7 @@ from memory_agent.layout import DATA_DIR_VARIABLE, KEY_FILE_VARIABLE
 
 Verb = Callable[..., Any]
 COMMAND_KEY = "memory_agent.command"
-"""Key in a click context's `meta` that stores the running command."""
+"""Key of the running command in a click context's `meta`."""
 
 data_dir_option = functools.partial(
     click.option,

@@ -1,6 +1,6 @@
 """`completion`: print or install a shell's completion of commands, options and their values.
 
-The scripts contain every word, so that Tab starts no Python process, which takes .2 to .3 s.
+The scripts contain every word, so that Tab does not start a Python process, which would take .2 to .3 s.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _command(words: tuple[str, ...], command: click.Command) -> Command:
 
 
 def _options(option: click.Option) -> Iterator[Option]:
-    """Yield the option, and `--no-x` of a switch apart."""
+    """Yield the option and, for a switch, `--no-x` as an option of its own."""
     values = None if option.is_flag or option.count else _values(option)
     help_text = _sentence(option.help or "")
     is_repeated = option.multiple

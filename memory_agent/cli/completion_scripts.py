@@ -11,7 +11,7 @@ What = Literal["choices", "files", "folders", "settings", "text", "users"]
 
 
 class Values(NamedTuple):
-    """What an option or argument may be: one of `choices`, or something of a kind."""
+    """The values of an option or argument: one of `choices`, or any value of the kind `what`."""
 
     choices: tuple[str, ...] = ()
     what: What = "choices"
@@ -38,7 +38,7 @@ class Command(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """All commands by their words, with those of each group; `()` is the program itself. `settings`: their names."""
+    """All commands, including those of groups, by their words; `()` is the program itself. `settings`: all names."""
 
     version: str
     data_dir: str
@@ -61,7 +61,7 @@ _OFFERS: Mapping[What, tuple[str, str, str]] = {
     "settings": ("_memory_agent_settings", "_memory_agent_settings", "-a '(__memory_agent_settings)'"),
     "users": ("_memory_agent_users", "_memory_agent_users", "-a '(__memory_agent_users)'"),
 }
-"""What offers values of a kind in bash, zsh and fish."""
+"""The code that offers values of each kind in bash, zsh and fish."""
 
 
 def _lines(*parts: str | Iterable[str]) -> str:
@@ -218,7 +218,7 @@ def _zsh_option(option: Option) -> Iterator[str]:
 def _zsh_arguments(command: Command) -> Iterator[str]:
     for place, (name, values) in enumerate(command.arguments, 1):
         is_repeated = command.is_last_repeated and place == len(command.arguments)
-        # For a free text, `( )` also offers options; the blank of an option's value would offer nothing.
+        # For a free text, `( )` makes zsh offer options, too; the blank of an option's value would not.
         action = "( )" if values.what == "text" else _zsh_action(values)
         yield _quoted(f"{'*' if is_repeated else place}:{_escaped(name, ':')}:{action}")
 

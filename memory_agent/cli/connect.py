@@ -82,7 +82,7 @@ def _options(command: Verb) -> Verb:
             click.argument("client", type=click.Choice(tuple(CLIENTS)), metavar="CLIENT"),
             click.option("--project", is_flag=True, help="Only sessions in this folder (project settings)."),
             click.option("--dry-run", is_flag=True, help="Show the change; write nothing."),
-            click.option("--yes", is_flag=True, help="Do not ask for confirmation (never asked without a terminal)."),
+            click.option("--yes", is_flag=True, help="Do not ask for confirmation (automatic without a terminal)."),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output."),
         ),
     )
@@ -99,7 +99,7 @@ def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, va
 @click.command()
 @_options
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
-              help="All of this user's sessions (default). With ID: whose memory. Must follow CLIENT.")  # fmt: skip
+              help="All of this user's sessions (default). With ID: that user's memory. Follows CLIENT.")  # fmt: skip
 @data_dir_option()
 @config_option(help="TOML settings file for a daemon started by the client.")
 @set_option(help="One setting for that daemon. May be repeated.")

@@ -165,13 +165,13 @@ def _resident(part: PartStatus) -> str:
     "--listen",
     multiple=True,
     metavar="tcp://127.0.0.1:PORT",
-    help="Also listen there, besides the socket file; beyond loopback as curve+tcp://HOST:PORT. Repeatable.",
+    help="Also listen at this endpoint; beyond loopback, use curve+tcp://HOST:PORT. Repeatable.",
 )
 @click.option("--light", is_flag=True, help="Run as one process without Ray: for one person, in 200 MB.")
 @click.option(
     "--on-demand",
     is_flag=True,
-    help="As clients start it: with --light, and until it is idle (daemon.idle_end_min). Standard input is closed.",
+    help="Run as clients start it: with --light, until it is idle (daemon.idle_end_min), with standard input closed.",
 )
 @options_where_user(UNUSED)
 def serve(target: Target, listen: tuple[str, ...], light: bool, on_demand: bool) -> None:

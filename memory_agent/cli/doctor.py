@@ -286,7 +286,7 @@ def check_tables(settings: Settings, _layout: Layout) -> Finding:
     tables = settings.relay.broker.tables
     problems = []
     if tables:
-        from relay import table_problem  # imported here: some Pythons lack its module sqlite3
+        from relay import table_problem  # imported here, because some Pythons lack sqlite3
 
         problems = [f"{table.name}: {problem}" for table in tables if (problem := table_problem(table))]
     if problems:
@@ -376,7 +376,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _open_memory(settings: Settings, folder: Path) -> Memory:
-    keys_folder = str(folder / "keys") if settings.encryption.keys_folder else ""  # adds no key to the real one
+    keys_folder = str(folder / "keys") if settings.encryption.keys_folder else ""  # adds no key to the real folder
     return Memory.open(
         user_folder(folder / "data", DEFAULT_USER),
         user_id=DEFAULT_USER,

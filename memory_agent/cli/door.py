@@ -49,7 +49,8 @@ class Daemon(NamedTuple):
     def finder(self, *, start_early: bool = False) -> Callable[[float], Door]:
         """Return a function that takes a deadline (monotonic clock) and returns the daemon's door.
 
-        It starts a daemon if none is running, at once with `start_early`. Raises `UnavailableError`.
+        It starts a daemon if none is running; with `start_early`, the daemon is started at once, before the call.
+        Raises `UnavailableError`.
         """
         token = self._token()
         if self.url is not None:

@@ -95,7 +95,7 @@ def destroy(target: Target, yes: bool) -> None:
       memory-agent encryption destroy --user alice
     """
     if not target.user_named:
-        raise click.UsageError("--user is required: whose key to destroy")
+        raise click.UsageError("--user is required; it names the user whose key is destroyed")
     if target.user_id == SYSTEM_USER:
         raise click.UsageError("the key of system encrypts data about several users; destroy those users' keys instead")
     keys = target.keys

@@ -227,9 +227,9 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
 def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
     """Measure as `eval locomo` does, on the chats of BEAM ("Beyond a Million Tokens").
 
-    FOLDER is one chat's folder, containing chat.json and probing_questions/probing_questions.json, or contains chat
-    folders at any depth (chats/100K, or chats). Each chat becomes one user, named after its path below FOLDER; each
-    message becomes a memory with its role, and each batch a session. A question's evidence is the messages in
+    FOLDER is one chat's folder, with chat.json and probing_questions/probing_questions.json, or a folder that contains
+    chat folders at any depth (chats/100K, or chats). Each chat becomes one user, named after its path below FOLDER;
+    each message becomes a memory with its role, and each batch a session. A question's evidence is the messages in
     `source_chat_ids`; abstention questions have no evidence and are left out. A chat without messages or without
     questions is rejected. The metrics are the same as for `eval locomo`. No language model judges the answers, so the
     scores are not comparable with those published by BEAM.
@@ -254,13 +254,13 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
     fourth run, each thought and each command with its output is a memory; the other runs report 3 to 12 steps at a
     time.
 
-    Rules generate three kinds of questions; no memory contains the words of a question:
+    No memory contains the words of a question. Rules generate three kinds of questions, each with its evidence:
 
     \b
-      lookup   what a thought wants to see: the command that it led to, with its output
-      issue    the title of an issue: its text, and what its runs said at their end
-      cause    what a run found to be the cause: where other runs of the issue say it;
-               the memories of the asking run are left out
+      lookup   what a thought looks for; evidence: the command that followed, with its output
+      issue    the title of an issue; evidence: its text, and what its runs said at their end
+      cause    the cause that a run found; evidence: where other runs of the issue state it
+               (the memories of the asking run are left out)
 
     The metrics are the same as for `eval locomo`, with memories instead of turns and runs instead of sessions. `eval
     compare --by conversation` resamples whole issues.
@@ -417,7 +417,7 @@ def compare(target: Target, a: Path, b: Path, unit: evaluation.Unit, resamples: 
     Uses a paired bootstrap over the common questions: the differences B - A are resampled with replacement. For each
     metric, it prints both means, their difference, the interval that contains 95 % of the resampled differences, the
     share of resamples in which B is better, and the number of questions in which B is better or worse. An interval that
-    excludes 0 means that the difference on these questions is more than chance.
+    excludes 0 means that the difference on these questions is unlikely to be due to chance.
 
     Questions about the same conversation are not independent. With --by question, the interval applies to other
     questions about the same conversations. For a claim about other conversations, resample whole conversations with

@@ -1,14 +1,14 @@
-"""The exit codes of all commands. `ops/ERRORS.md` lists them. Imported by hooks, so it imports nothing else of ours."""
+"""The exit codes of all commands. `ops/ERRORS.md` lists them. Imported by hooks, so this imports no other module."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 _FAILED = (
-    "The command failed, or failed for some items, which are listed, and the rest was done (`publish`, `import`, "
-    "`import-sessions`, `index`, `quarantine retry`, `forget`). Also: there is no item, model or daemon to act on "
-    "(`shared unpublish`, `model status`, `stop`), a check of the machine failed (`doctor`), or nothing arrived within "
-    "`--timeout` (`blocks`)"
+    "The command failed, or it failed for some items, which are listed, and succeeded for the rest (`publish`, "
+    "`import`, `import-sessions`, `index`, `quarantine retry`, `forget`). Also: there is no item, model or daemon to "
+    "act on (`shared unpublish`, `model status`, `stop`), a check of the machine failed (`doctor`), or nothing arrived "
+    "within `--timeout` (`blocks`)"
 )
 
 

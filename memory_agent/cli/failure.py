@@ -14,9 +14,9 @@ import click
 from memory_agent.cli.exit_codes import ExitCode
 
 JSON_KEY = "memory_agent.json"
-"""Key in a click context's `meta` that stores whether --json was given."""
+"""Key in a click context's `meta`: whether --json was given."""
 USED_KEY = "memory_agent.used"
-"""The same for the note, at the end of a command, on what it used."""
+"""Key in a click context's `meta`: the note on what a command used, printed at its end."""
 
 
 class Failure(click.ClickException):

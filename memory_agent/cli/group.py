@@ -42,7 +42,7 @@ SECTIONS = {
         "list": Verb("recall", "list_memories", "List memories by time."),
         "get": Verb("recall", "get", "Show one memory in full."),
         "sessions": Verb("recall", "sessions", "List sessions, newest first."),
-        "map": Verb("recall", "map_memories", "Positions of memories in a plane, by likeness."),
+        "map": Verb("recall", "map_memories", "Positions of memories in a plane, by similarity."),
         "open": Verb("page", "open_page", "Show a memory in the browser."),
         "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
         "forget": Verb("forget", "forget", "Erase memories, a session or a user, completely."),
@@ -74,9 +74,9 @@ SECTIONS = {
         "stop": Verb("service", "stop", "Stop the running daemon."),
         "service": Verb("service", "service", "Run the daemon at every login: install, remove."),
         "status": Verb("daemon", "status", "Show the state of the daemon."),
-        "join": Verb("node", "join", "Join a daemon's cluster: this machine hosts users."),
+        "join": Verb("node", "join", "Join a daemon's cluster, to host users here."),
         "leave": Verb("node", "leave", "Remove a machine from the cluster."),
-        "cells": Verb("cells", "cells", "Several daemons that share users: list, take, drop."),
+        "cells": Verb("cells", "cells", "Divide users among daemons: list, take, drop."),
         "keys": Verb("keys", "keys", "Access keys: create, list, rotate, revoke."),
     },
     "Data folder": {
@@ -128,7 +128,7 @@ class FailureGroup(Group):
 
 
 def _message(error: Exception, ctx: click.Context) -> str:
-    """Return the error's text, with the option that was given in place of the field's name."""
+    """Return the error's text, with the field's name replaced by the option that was given."""
     if not isinstance(error, InvalidInputError) or COMMAND_KEY not in ctx.meta:
         return str(error)
     return str(InvalidInputError(option_for(ctx.meta[COMMAND_KEY], error.field), error.reason))

@@ -21,7 +21,7 @@ from memory_agent.layout import CONFIG_VARIABLE, TOKEN_VARIABLE, Layout, default
 @data_dir_option("--data", metavar="DIR")
 @click.option("--channel", metavar="ID", help="The channel of the events, and of the memories to recall. "
               "Default: project:FOLDER.")  # fmt: skip
-@click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, or `default`.")
+@click.option("--user", metavar="ID", help="The user of the memory. Default: the key's user, or `default`.")
 @click.option(
     "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE})."
 )
@@ -41,7 +41,7 @@ def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> No
     Prompts, results of commands and edits, failures and answers become events in the project's channel. A prompt or the
     start of a session is answered within 0.3 s, with relevant project memories (at most 9,000 characters) or nothing.
     Without a daemon, the events are kept for the next hook call, the answer is empty, the exit code is 0, and a daemon
-    is started: with the options of the last one that `mcp` or `open` started, or in an unused folder.
+    is started: with the options that `mcp` or `open` last used, or with the default settings if the folder is unused.
 
     \b
     Examples:

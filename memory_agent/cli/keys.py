@@ -86,7 +86,7 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
 
     A token works over the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
     require --curve. Names of organisations, tiers and persons have 1 to 64 ASCII letters, digits and ._-; a key that
-    names one creates it. A new key of a user who has a person belongs to that person.
+    names one creates it. If a user's keys belong to a person, a new key of that user does, too.
 
     \b
     Examples:
@@ -135,10 +135,12 @@ def _check_person(target: Target, person: str | None, all_users: bool) -> None:
 @click.option("--no-person", is_flag=True, help="Each user votes alone again.")
 @options_where_user(UNUSED)
 def assign(target: Target, names: tuple[str, ...], person: str | None, no_person: bool) -> None:
-    """Set the person who holds the keys NAMES, and all other keys of their users; to rename a person, assign its keys.
+    """Set the person who holds the keys NAMES, and all other keys of their users; to rename a person, assign the keys
+    to the new name.
 
-    In the figures of shared items, all users of a person have one vote, including votes before this. The figures that
-    count them change at the next upkeep, and are withheld if too few others remain. What a key permits does not change.
+    In the figures of shared items, all users of a person have one vote. This also applies to earlier votes. The figures
+    that count them change at the next upkeep, and are withheld if too few others remain. What a key permits does not
+    change.
 
     \b
     Examples:
@@ -205,8 +207,8 @@ def _hand_out(target: Target, document: relay.KeyDocument, out: Path | None) -> 
 def list_keys(target: Target) -> None:
     """List the data folder's keys, including revoked ones. Tokens are not shown, because they are not stored.
 
-    A key's age counts from its creation, also if it was rotated. Votes on shared items count when the oldest key of
-    their person has the age `shared.votes_after_days`.
+    A key's age counts from its creation, even if it was rotated. Votes on shared items count once the oldest key of the
+    person is `shared.votes_after_days` days old.
 
     \b
     Examples:

@@ -81,7 +81,7 @@ def man(target: Target, command: str | None, out: Path | None) -> None:
 def manual_pages() -> dict[str, str]:
     """Return all pages by name: `memory-agent`, and `memory-agent-NAME` for each command.
 
-    A command's page contains the commands of its group, as git's pages do.
+    The page of a group contains its commands, as git's pages do.
     """
     commands = dict(all_commands())
     pages = {_PROGRAM: _page(_PROGRAM, _of_program())}
@@ -140,7 +140,7 @@ def _of_command(name: str, command: click.Command) -> Iterator[str]:
 
 
 def _of_group(words: str, inner: Mapping[str, click.Command]) -> Iterator[str]:
-    """Yield the commands of a group, and the options that all of them share only once."""
+    """Yield the commands of a group. The options that all of them share appear only once."""
     rows = {one: [row for rows in _sections(command).values() for row in rows] for one, command in inner.items()}
     common = [row for row in next(iter(rows.values())) if all(row in own for own in rows.values())]
     yield ".SH COMMANDS"
@@ -166,7 +166,7 @@ def _sections(command: click.Command) -> dict[str, Rows]:
 
 
 def _parts(command: click.Command) -> tuple[list[str], list[str]]:
-    """Return a command's description, and its examples apart. A paragraph after `\\b` keeps its lines."""
+    """Return a command's description and, separately, its examples. A paragraph after `\\b` keeps its lines."""
     described: list[str] = []
     examples: list[str] = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):

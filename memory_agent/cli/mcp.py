@@ -25,7 +25,7 @@ SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
 @click.option(
     "--tools", type=click.Choice(TOOL_SETS), default="standard", show_default=True, help="Which tools to offer."
 )
-@click.option("--user", "user_id", metavar="ID", help="Whose memory. Default: the key's user, or `default`.")
+@click.option("--user", "user_id", metavar="ID", help="The user of the memory. Default: the key's user, or `default`.")
 @click.option("--session", "session_id", metavar="ID",
               help="The client's session: memories belong to it, and recalls leave out its words. Default: as reported "
               "by Claude Code or Codex.")  # fmt: skip

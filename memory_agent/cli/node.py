@@ -54,9 +54,8 @@ def join(target: Target, address: str, name: str, listen: str | None) -> None:
 @click.argument("name", required=False)
 @daemon_options_without_user
 def leave(target: Target, name: str | None) -> None:
-    """Let the machine NAME leave the cluster, after its users have moved away. Run it where the daemon runs.
-
-    Without NAME, this machine leaves, whose data folder --data-dir names.
+    """Remove the machine NAME from the cluster, after its users have moved away. Run it where the daemon runs. Without
+    NAME, this machine leaves; --data-dir names its data folder.
 
     \b
     Examples:
@@ -73,7 +72,7 @@ def leave(target: Target, name: str | None) -> None:
     from memory_agent.daemon.stopping import stop_daemon
 
     if not target.layout.daemon_runs() or not is_node(target.layout.run):
-        raise Failure("usage", f"no machine joined with {target.data_dir}; to let another one leave, specify NAME")
+        raise Failure("usage", f"no machine joined with {target.data_dir}; to remove another machine, specify NAME")
     stop_daemon(target.layout, _LEAVE_WITHIN_S)
 
 

@@ -73,7 +73,7 @@ def _note_json(context: click.Context, _parameter: click.Parameter, value: bool)
     return value
 
 
-_WHOSE = "Whose memory."
+_WHOSE = "The user of the memory."
 UNUSED = "No effect here."
 ONLY = "Only this user's data. Default: everything."
 _COMMON = (

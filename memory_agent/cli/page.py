@@ -23,7 +23,7 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
 
 @click.command("open", cls=SectionedCommand)
-@click.option("--user", "user_id", metavar="ID", help="Whose memory. Default: the key's user, or `default`.")
+@click.option("--user", "user_id", metavar="ID", help="The user of the memory. Default: the key's user, or `default`.")
 @click.option("--print", "is_printed", is_flag=True, help="Print the address instead of opening a browser.")
 @door_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on standard output.")
@@ -52,7 +52,7 @@ def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bo
         click.echo(f"opened {door.url}/page/ in the browser")
     else:
         click.echo(address)
-        note("the address signs in once, within a minute")
+        note("the address works once, within a minute")
 
 
 def _ticket(door: Door, user_id: str | None, until_s: float) -> str:
@@ -79,7 +79,7 @@ def _ticket(door: Door, user_id: str | None, until_s: float) -> str:
 
 
 def _opened(address: str) -> bool:
-    """Open the address in a browser with windows; return False if there is none."""
+    """Open the address in a graphical browser; return False if there is none."""
     if sys.platform != "darwin" and not any(os.environ.get(name) for name in _SCREENS):
         return False  # a text browser cannot show the page
     import webbrowser  # imported late: it imports subprocess

@@ -99,11 +99,10 @@ def preview(target: Target, source: _Source, out: Path | None, **fields: Any) ->
     """Show what would be published from a document, a memory or a few words. Sends and stores nothing.
 
     Secrets are masked. Lines with a masked secret, or with words that may reveal more than you intend (names, accounts,
-    addresses, paths, numbers of phones, cards and bank accounts), are marked with !; check these. A line marked with =
-    stands for text that is already shown above.
-    Only the title and summary of FILE are published; without a heading, the title is the file name. The path is
-    published only with --reference, and the whole text only with --body. With --offer, a pattern learned from runs is
-    shown without counts and dates, leaving only what the runs did.
+    addresses, paths, and phone, card and bank account numbers), are marked with !; check these. A line marked with =
+    stands for text that is already shown above. Only the title and summary of FILE are published; without a heading,
+    the title is the file name. The path is published only with --reference, and the whole text only with --body. With
+    --offer, a pattern learned from runs is shown without counts and dates, leaving only what the runs did.
 
     \b
     Examples:
@@ -297,7 +296,9 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each line with "". Lines that repeat a field in `before`, without heading marks, become one."""
+    """Yield pairs of a line and "" or, for lines that repeat a field in `before`, of the first one and the field's
+    name.
+    """
     left, place = dict(before), 0
     bare = [_HEADING.sub("", line).rstrip() for line in lines]
     while place < len(lines):

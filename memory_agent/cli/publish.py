@@ -97,10 +97,10 @@ def publish(
 ) -> None:
     """Send events, one JSON object per line, from FILE or standard input, and wait until the relay has stored them.
 
-    Invalid lines are counted and the first twenty reported; all other lines are sent, and the exit code is 1.
-    Duplicates (same event_id) are recognised. With --user, events without a user belong to that user. With --wait,
-    events whose type the signal table does not keep are counted by type. On Ctrl-C, it stops sending, waits up to 5 s
-    for acks, and prints what was acknowledged; a second Ctrl-C stops it immediately.
+    Invalid lines are counted, and the first twenty are reported; all other lines are sent. If there are invalid lines,
+    the exit code is 1. Duplicates (same event_id) are recognised. With --user, events without a user belong to that
+    user. With --wait, events whose type the signal table does not keep are counted by type. On Ctrl-C, it stops
+    sending, waits up to 5 s for acks, and prints what was acknowledged; a second Ctrl-C stops it immediately.
 
     \b
     Examples:

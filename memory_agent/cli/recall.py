@@ -71,7 +71,7 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
     type=click.FloatRange(min=0, min_open=True),
     help="Time limit; stages that would exceed it are skipped.",
 )
-@click.option("--explain", "explained", is_flag=True, help="Print a table of why each memory was found.")
+@click.option("--explain", "explained", is_flag=True, help="Print a table that shows why each memory was found.")
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
 @daemon_options
@@ -237,7 +237,7 @@ def get(target: Target, record_id: str) -> None:
 @field_options(SessionsParams)
 @daemon_options
 def sessions(target: Target, filter: MemoryFilter, limit: int, after: str | None) -> None:
-    """List the sessions that have memories that match all filters, newest first, page by page.
+    """List the sessions with memories that match all filters, newest first, page by page.
 
     Shows the time of the newest memory, the numbers of memories and runs, the first request, and the session's id. A
     session that receives memories between two pages may be missed. --json also prints the time of the first memory, the
@@ -269,11 +269,11 @@ def sessions(target: Target, filter: MemoryFilter, limit: int, after: str | None
 @field_options(MapParams)
 @daemon_options
 def map_memories(target: Target, limit: int) -> None:
-    """Compute positions of memories in a plane: memories are near each other if they are alike.
+    """Compute positions of memories in a plane: similar memories are near each other.
 
     --json prints the positions as columns, each with one value per memory: `ids`, `x` and `y` (-1 to 1), `kinds`,
-    `session_ids`, `qualities`, `timestamps` and `titles`. Of more memories than --limit, a fixed pseudorandom sample is
-    used. Memories without a vector have no position.
+    `session_ids`, `qualities`, `timestamps` and `titles`. If there are more memories than --limit, a fixed pseudorandom
+    sample is used. Memories without a vector have no position.
 
     \b
     Examples:

@@ -82,7 +82,7 @@ def print_memories(result: RecallResult, now: datetime) -> None:
 
 
 def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
-    """Print a memory. One that was found by its id has no `place`. Another user's long memory is cut unless
+    """Print a memory. A memory that was found by its id has no `place`. Another user's long memory is cut unless
     `is_whole`.
     """
     emit(_heading(place, memory, now))

@@ -1,4 +1,4 @@
-"""`stop` ends the running daemon; `service` installs it as a service of this user, or removes that."""
+"""`stop` ends the running daemon; `service` installs it as a service of this user, or removes that service."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Done(msgspec.Struct, kw_only=True):
 def service() -> None:
     """Run the daemon of the data folder as a service of this user: at every login, and again after a crash.
 
-    On Linux a unit of systemd's user manager, on macOS a launch agent. For a service of the whole machine, see
-    ops/deploy.
+    It is a unit of systemd's user manager on Linux, and a launch agent on macOS. For a service of the whole machine,
+    see ops/deploy.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def service() -> None:
 
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the file; change nothing.")
-_YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation (never asked without a terminal).")
+_YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation (automatic without a terminal).")
 
 
 @service.command(short_help="Write the service's file, and start it.")
@@ -83,7 +83,7 @@ _YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation (ne
 @_YES
 @options_where_user(UNUSED)
 def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
-    """Show the service's file, ask, write it, and start the daemon as this user's service.
+    """Show the service's file, ask for confirmation, write the file, and start the daemon as this user's service.
 
     It runs `serve` with the given --data-dir, --config and --set, without the MEMORY_AGENT variables of this shell.
     Repeat the command after an upgrade, or to change the options: the daemon is restarted.

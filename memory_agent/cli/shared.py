@@ -213,9 +213,9 @@ def show(target: Target, item_id: str) -> None:
 def follow(target: Target, after: int | None, followed: Followed) -> None:
     """Print changes to shared items that the key may see: published, unpublished, or newly rated.
 
-    The events contain no title: it is looked up while the item can be seen, so that an unpublished item is named too. A
-    removed item that could not be seen when the command started has only a fingerprint (`item`). --json prints each
-    change as a JSON object on one line.
+    The events contain no titles. A title is looked up while the item can be seen, so that a later removal can be
+    printed with it. A removed item that could not be seen when the command started has only a fingerprint (`item`).
+    --json prints each change as a JSON object on one line.
 
     \b
     Examples:

@@ -38,14 +38,14 @@ def sona() -> None:
 @sona.command(short_help="Show whether it changes rankings, and why.")
 @daemon_options
 def status(target: Target) -> None:
-    """Show whether learning changes rankings, the evidence, and what it learned from.
+    """Show whether learning changes rankings, on what evidence, and what it learned from.
 
     A lesson is a recall whose run has ended; it has credit if it is known which of its memories the run used. The gate
     starts in `shadow`, where learning has no effect. In `trial`, the learned ranking is compared with the usual one,
-    which still determines the results: the ranking that predicts the used memories better wins the recall. The gate
-    turns `on` when the wealth of a bet on past use reaches the threshold; by chance this happens at most once in that
-    many trials. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the recalls
-    are interleaved from both rankings.
+    which still determines the results. The ranking that better predicts the used memories wins the recall. The gate
+    turns `on` when the wealth of a bet on past use reaches the threshold; by chance, this happens with a probability of
+    at most 1 / threshold. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the
+    recalls are interleaved from both rankings.
 
     \b
     Examples:
@@ -159,4 +159,4 @@ def gain_sentence(found: SonaStatus) -> str:
         return "unknown: no interleaved recall has been decided yet"
     low, high = found.gain_low, found.gain_high
     interval = "" if low is None or high is None else f" (95 %: {low:+.3f} to {high:+.3f})"
-    return f"{found.gain:+.3f}{interval} relative to the half of decided interleaved recalls that chance would win"
+    return f"{found.gain:+.3f}{interval} relative to the half of the decided interleaved recalls expected by chance"

@@ -35,7 +35,7 @@ from memory_agent.storage.folders import user_folder
 from relay import Masker
 
 _MOST_EVENTS = 5_000
-"""Newer events are imported first; without a daemon, so many take 20 to 50 s on two cores (measured)."""
+"""Maximum number of events to import; without a daemon, this many take 20 to 50 s on two cores (measured)."""
 _QUESTION_CHARS = range(25, 120)
 _PROMPTS = ("history.run.started", "history.user_msg")
 _SAMPLE: tuple[tuple[Kind, str], ...] = (
@@ -48,7 +48,7 @@ _SAMPLE_QUESTION = "why does the rollout to staging hang?"
 
 
 class _Found(NamedTuple):
-    """The events of all sessions: time, client, session, project and, of a prompt that fits as a question, text."""
+    """The events of all sessions: time, client, session, project and, for a prompt suitable as a question, its text."""
 
     events: list[tuple[str, str, str, str, str]]
     bad: int
@@ -59,7 +59,7 @@ class _Found(NamedTuple):
 
     @property
     def since(self) -> str | None:
-        """The time from which on events are imported; None if all are."""
+        """The time of the first event to import; None if all are imported."""
         return self.events[-_MOST_EVENTS][0] if len(self.events) > _MOST_EVENTS else None
 
     @property
@@ -72,7 +72,7 @@ class _Found(NamedTuple):
 @click.option("--dry-run", is_flag=True, help="Show the sessions that were found and the commands; run nothing.")
 @common_options
 def tour(target: Target, dry_run: bool) -> None:
-    """Try recall on your own past sessions: import them, ask what you know the answer to, see the page, connect.
+    """Try recall on your own past sessions: import them, ask a question whose answer you know, see the page, connect.
 
     Looks for past sessions of coding agents on this machine, and shows what it found. Each further step shows a command
     and asks before it runs. Until you agree, nothing is written and no daemon is started. Ctrl-C ends the tour, and a
@@ -159,7 +159,7 @@ def _import(found: _Found) -> list[str]:
 
 
 def _questions(question: str) -> list[list[str]]:
-    """Return the commands for a question and for the reasons of its answer. Neither is logged or learned from."""
+    """Return the commands that answer a question and that explain the answer. Neither is logged or learned from."""
     words = ["recall", question.lstrip("- "), "--top-k", "3", "--unlogged"]
     return [words, [*words, "--explain"]]
 
@@ -186,7 +186,7 @@ def _with_sessions(target: Target, found: _Found) -> None:
         _run(_import(found))
     has_memories = user_folder(target.data_dir, target.user_id).exists()
     if has_memories:
-        _head("2. Ask", "Ask something whose answer is in these sessions and that you know. Your own words are best.")
+        _head("2. Ask", "Ask a question whose answer you know and these sessions contain, best in your own words.")
         _ask(found.question, own)
         _head("3. The page", _page_facts(target))
         if click.confirm("Open the page?"):
@@ -204,11 +204,11 @@ def _import_facts(target: Target, found: _Found) -> str:
     if found.since is not None:
         entries = f"the newest {_MOST_EVENTS:,} of {entries} (`memory-agent import-sessions` imports all)"
     state = "" if target.data_dir.exists() else ", which is created"
-    return f"Stores {entries} in {target.data_dir}{state}. Secrets are masked. What is stored already is skipped."
+    return f"Stores {entries} in {target.data_dir}{state}. Secrets are masked. Existing entries are skipped."
 
 
 def _page_facts(target: Target) -> str:
-    shows = "Shows what the memory holds and why it answers so."
+    shows = "Shows what is in the memory, and the reasons for its answers."
     if target.layout.daemon_runs():
         return f"{shows} The daemon of {target.data_dir} serves it."
     return f"{shows} It starts a daemon for {target.data_dir}, which keeps running until `memory-agent stop`."
@@ -229,10 +229,10 @@ def _ask(suggestion: str | None, own: Sequence[str]) -> None:
 def _connect(agents: Sequence[str], own: Sequence[str]) -> None:
     for client in agents:
         title = CLIENTS[client].title
-        _head(f"Connect {title}", f"{title} then recalls by itself. The change is shown first, and asks again.")
+        _head(f"Connect {title}", f"{title} then recalls by itself. The change is shown before you confirm it.")
         if click.confirm(f"Show the change for {title}?"):
             words = ["connect", client, *own]
-            with Interrupts() as interrupts:  # `connect` exits alike if it is declined and if it is interrupted
+            with Interrupts() as interrupts:  # the exit code of `connect` is the same if it is declined
                 interrupts.cut_short(partial(_run, words, may_decline=True))
             if interrupts.heard:
                 raise click.Abort

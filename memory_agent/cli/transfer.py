@@ -46,7 +46,7 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
     was deleted are included; with filters, only memories that match all of them are written. Can be used while a daemon
     is running. An existing file is replaced, as a whole, only with --replace. What was learned from runs is not
     included; use `memory-agent sona export` for that. With --user shared-knowledge, the lines are the shared items,
-    with attachments but without figures and chosen names.
+    with attachments but without figures or chosen names.
 
     \b
     Examples:
@@ -153,7 +153,7 @@ def import_memories(target: Target, file: Path) -> None:
 @click.option("--watch", is_flag=True, help="Keep indexing changes until interrupted.")
 @daemon_options
 def index_documents(target: Target, path: Path, watch: bool) -> None:
-    """Store the sections of the Markdown documents in PATH, a folder or a file, each with its file and heading.
+    """Store each section of the Markdown documents in PATH, a folder or a file, with its file name and heading.
 
     Run it again when documents have changed: changed sections are replaced, removed sections are forgotten, and the
     rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;

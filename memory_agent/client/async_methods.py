@@ -243,7 +243,7 @@ class AsyncCareMethods(_Methods):
 
 
 class AsyncErasureMethods(_Methods):
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
+    """Erases memories completely from one user's files. Only a daemon can erase the whole user."""
 
     async def erase(
         self,
@@ -366,11 +366,13 @@ class AsyncMemoryMethods:
     async def sessions(
         self, filter: MemoryFilter | Mapping[str, Any] | None = None, limit: int = 50, after: str | None = None
     ) -> SessionPage:
-        """Return a page of the sessions that have memories that match a filter, newest first."""
+        """Return a page of the sessions with memories that match a filter, newest first."""
         return await self._ask("sessions", filter=filter, limit=limit, after=after)
 
     async def map(self, limit: int = 5000) -> MemoryMap:
-        """Return positions in a plane for at most `limit` memories (1 to 10,000), near each other if alike."""
+        """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each
+        other.
+        """
         return await self._ask("map", limit=limit)
 
     async def status(self) -> DaemonStatus:

@@ -288,7 +288,7 @@ class SharedMethods(_Methods):
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        Part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
+        Part of the pseudonym is appended, so that no two users have the same name. Raises `InvalidInputError`.
         """
         return self._ask("shared.set_name", name=name)
 
@@ -318,7 +318,7 @@ class CareMethods(_Methods):
 
 
 class ErasureMethods(DaemonErasure, _Methods):
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder."""
+    """Erases memories completely from one user's files. Only a daemon can erase the whole user."""
 
     def erase(
         self,
@@ -365,9 +365,9 @@ class MemoryMethods(DaemonMethods):
     ) -> RecallResult:
         """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first.
 
-        A `query` of several parts is searched as one text, a part per line; it may be empty if a `vector` is passed.
-        `mode` and `deadline_ms` default to the settings. Missing or late parts are not an error; `degraded` names them.
-        Raises `InvalidInputError` (with the argument's name).
+        A `query` of several parts is searched as one text, one part per line; it may be empty if a `vector` is passed.
+        `mode` and `deadline_ms` default to the settings. Parts of the search that are missing or late are not an error;
+        `degraded` names them. Raises `InvalidInputError` (with the argument's name).
         """
         return self._ask(
             "recall", query=query, top_k=top_k, filter=filter, mode=mode, deadline_ms=deadline_ms, **options
@@ -398,8 +398,9 @@ class MemoryMethods(DaemonMethods):
         With an `id`, this replaces the user's memory with that id or stores a new one, even if the id was forgotten
         before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
         is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
-        nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is reached.
+        nothing. Without an `id`, every call adds a memory. `timestamp` is the time to which the memory refers (default:
+        now). Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is
+        reached.
         """
         return self._ask(
             "remember",
@@ -468,7 +469,7 @@ class MemoryMethods(DaemonMethods):
     def sessions(
         self, filter: MemoryFilter | Mapping[str, Any] | None = None, limit: int = 50, after: str | None = None
     ) -> SessionPage:
-        """Return a page of the sessions that have memories that match a filter, newest first.
+        """Return a page of the sessions with memories that match a filter, newest first.
 
         A session's times and counts cover the memories that match. `limit` (1 to 1,000) and `after` are as for `list`.
         A session that receives memories between two pages may be missed. Raises `InvalidInputError`.
@@ -476,11 +477,11 @@ class MemoryMethods(DaemonMethods):
         return self._ask("sessions", filter=filter, limit=limit, after=after)
 
     def map(self, limit: int = 5000) -> MemoryMap:
-        """Return positions in a plane for at most `limit` memories (1 to 10,000), near each other if alike.
+        """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each other.
 
-        Of more memories, this returns a fixed pseudorandom sample. Memories without a vector have no position. The
-        positions are recomputed, close to the former ones, after more than 1 % of the memories has changed; until then,
-        new memories are absent. Raises `InvalidInputError`.
+        If there are more memories, the positions are those of a fixed pseudorandom sample. Memories without a vector
+        have no position. The positions are recomputed, close to the former ones, after more than 1 % of the memories
+        have changed; until then, new memories are absent. Raises `InvalidInputError`.
         """
         return self._ask("map", limit=limit)
 
@@ -494,9 +495,9 @@ class MemoryMethods(DaemonMethods):
         """Return a page of the memories that match a filter, ordered by `timestamp` or by last update.
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
-        1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
-        others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
-        it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including for a filter
-        with `min_score`.
+        1,000), fewer if they are large. Storing or forgetting memories between two pages does not cause other memories
+        to be repeated or missed. A memory that is replaced between two pages may change its position, so that the pages
+        miss or repeat it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including
+        for a filter with `min_score`.
         """
         return self._ask("list", filter=filter, order=order, limit=limit, after=after)

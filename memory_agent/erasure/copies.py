@@ -1,6 +1,6 @@
 """Names, in receipts, the copies of a user's data that an erasure cannot change: backups, exports, other hooks' events.
 
-`backup` and `export` note what they write in DATA/copies.jsonl, which contains paths, times and user ids, but no text.
+`backup` and `export` record their output in DATA/copies.jsonl, which contains paths, times and user ids, but no text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_NAMED = 20
 
 
 class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or folder that was written at a time, with the data of one user, or of all users (None)."""
+    """A file or folder with the data of one user, or of all users (None), and the time at which it was written."""
 
     kind: Literal["backup", "export"]
     path: str
@@ -32,14 +32,14 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 def note_copy(
     data_dir: Path, kind: Literal["backup", "export"], path: Path, user_id: str | None, now: datetime
 ) -> None:
-    """Note a backup or an export, so that later receipts name it. Raises `OSError`."""
+    """Record a backup or an export, so that later receipts name it. Raises `OSError`."""
     line = msgspec.json.encode(Copy(kind=kind, path=str(path.absolute()), at=now, user_id=user_id)) + b"\n"
     with open(os.open(data_dir / COPIES_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
         file.write(line)
 
 
 def with_copies(receipt: ErasureReceipt, data_dir: Path) -> ErasureReceipt:
-    """Return the receipt with the copies that exist and are older than the erasure, the latest first."""
+    """Return the receipt with the copies that exist and are older than the erasure, latest first."""
     latest = {copy.path: copy for copy in _read(data_dir / COPIES_FILE)}  # an export may have been replaced
     named = [
         f"{copy.kind} {copy.path} of {copy.at:%Y-%m-%d %H:%M} UTC: {_ADVICE[copy.kind]}"
@@ -65,7 +65,7 @@ _ADVICE = {
 
 
 def _read(file: Path) -> list[Copy]:
-    """Return the noted copies, without a line that a crash truncated."""
+    """Return the recorded copies, skipping a line that a crash truncated."""
     found = []
     try:
         lines = file.read_bytes().splitlines()

@@ -40,7 +40,7 @@ _SCANNED_AT_OPENING = 20_000
 
 
 class Erasure:
-    """Erases memories completely from one user's files. Only a daemon can erase a whole user and the folder.
+    """Erases memories completely from one user's files. Only a daemon can erase the whole user.
 
     Erasures run one at a time. Every method raises `StoreError` if the store has failed or is closed.
     """
@@ -194,7 +194,7 @@ class Erasure:
     def erase_again(
         self, history: logs.History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
     ) -> list[Intent]:
-        """Erase again what restoring a backup made at `made_at` brought back; return the repeated erasures.
+        """Erase memories again that a restore of a backup made at `made_at` brought back; return the repeated erasures.
 
         Sessions are matched only if they were erased at `made_at` or later. `event_ids` are erased journal events,
         which count as duplicates from now on.

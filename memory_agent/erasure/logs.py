@@ -162,8 +162,8 @@ def fingerprint(user_id: str, id_: str) -> str:
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
     """Append an erasure to the history of the folder's user. Durable on return. Raises `StoreError`.
 
-    With `once`, nothing is appended if the history has an equal entry since the intent was created, unless its memories
-    were imported again.
+    With `once`, nothing is appended if the history has an equal entry that was appended after the intent was created,
+    unless its memories were imported again.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
@@ -274,7 +274,7 @@ def _is_noted(history: History, entry: HistoryEntry, since: datetime) -> bool:
 def _append(file: Path, entry: HistoryEntry) -> None:
     with os_errors_as_store_errors(file):
         with open(os.open(_with_folder(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
-            appended.write(b"\n" + _encode(entry))  # divides it from a line that a crash truncated
+            appended.write(b"\n" + _encode(entry))  # separates it from a line that a crash truncated
             appended.flush()
             os.fsync(appended.fileno())
         flush(file.parent)

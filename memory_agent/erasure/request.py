@@ -85,7 +85,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def _check(filter: MemoryFilter) -> None:
-    """Raise `InvalidInputError` for a filter that matches everything or has an empty name, which recall ignores."""
+    """Raise `InvalidInputError` for a filter that matches everything or contains an empty name. Recall ignores empty
+    names.
+    """
     for place, part in (("filter", filter), ("filter.exclude", filter.exclude or Exclusion())):
         for field, value in msgspec.structs.asdict(part).items():
             if value == "" or (isinstance(value, tuple) and "" in value):
@@ -97,8 +99,8 @@ def _check(filter: MemoryFilter) -> None:
 
 
 def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFilter:
-    """Return the filter with excluded events replaced by the ids of their memories, of which a record names only the
-    first.
+    """Return the filter with excluded events replaced by the ids of their memories, because a memory's record names
+    only its first event.
     """
     exclude = filter.exclude
     if exclude is None or not exclude.events:
@@ -292,7 +294,7 @@ def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
 
 def left_shared(code: str) -> str:
     """Return the reason for an incomplete receipt if the store of shared items failed with this error code."""
-    return f"the user's shared items are not erased from every file ({code}); once that is mended, erase the user again"
+    return f"the user's shared items are not erased from every file ({code}); fix this, then erase the user again"
 
 
 def left_in_journal(code: str) -> str:

@@ -1,8 +1,8 @@
 """Retention rules, and the schedule by which memories expire.
 
-The first rule that matches a memory applies, by the memory's own timestamp. When a store is closed, the time of the
-next expiry is saved in a small file, so that a daemon opens only stores with expired memories. A file from a different
-owner epoch is ignored.
+The first rule that matches a memory applies; the memory's age is counted from its own timestamp. When a store is
+closed, the time of the next expiry is saved in a small file, so that a daemon opens only stores with expired memories.
+A file from a different owner epoch is ignored.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: datetime | None
 
     def is_due(self, now: datetime, interval_s: float) -> bool:
-        """Whether a memory has expired and the last scan was at least `interval_s` ago, or is in the future."""
+        """Whether a memory has expired and the last scan was at least `interval_s` ago, or has a future time."""
         was_lately = self.looked_at is not None and timedelta() <= now - self.looked_at < timedelta(seconds=interval_s)
         return self.next_at is not None and self.next_at <= now and not was_lately
 

@@ -78,7 +78,9 @@ def finish_removals(data_dir: Path) -> int:
 
 
 def has_journal(folder: Path) -> bool:
-    """Whether a user's folder is in a data folder with a journal, from which its owner must erase the events."""
+    """Whether a user's folder is in a data folder with a journal. If so, the journal's owner must erase the events from
+    it.
+    """
     data_dir = data_dir_of(folder)
     return data_dir is not None and journal_folder(data_dir).exists()
 

@@ -42,7 +42,7 @@ def creates_store(ask: SharedRequest[Any]) -> bool:
 
 
 def answer_without_store(ask: SharedRequest[Any]) -> Any:
-    """Return the answer to a read if there is no store. Raises `InvalidInputError` if it names an item."""
+    """Return the answer to a read if there is no store. Raises `InvalidInputError` if the read names an item."""
     if isinstance(ask, _UNKNOWN):
         raise InvalidInputError("item_id", "is not a shared item that this user may see")
     if isinstance(ask, requests.Unpublish):
@@ -74,7 +74,8 @@ class RemoteKnowledge:
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> Any:
         """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and the errors of the store.
 
-        If there is no store, a request that creates it raises `NothingSharedError`, and the daemon repeats it.
+        If there is no store, a request that would create it raises `NothingSharedError`; the daemon then creates the
+        store and repeats the request.
         """
         if self._is_missing():
             if creates_store(ask):

@@ -9,8 +9,9 @@ capped at 3, even to an attacker who controls all other users. The level is floo
 offset u in [0, 1) is secret and constant for a user and version (memoised rounding; Ding, Kulkarni and Yekhanin 2017).
 A level is consistent with every q within 1/4 of it, so no estimate is within .125 of all these q. Scores are rounded to
 .05, and counts down to multiples of five. An attacker who controls the rest of the five users still learns that another
-user exists, has reported since the last release or was erased, and whether a user's only run succeeded. An attacker
-learns more than a level from how q changed, or if q equals the rating. This is not differential privacy.
+user exists, that this user has reported since the last release or was erased, and whether the user's only run
+succeeded. An attacker learns more than a level if q changes, or if q equals the rating. This is not differential
+privacy.
 
 Erasing a user removes the contribution exactly. A figure that counts it is withdrawn until the contributions of five
 other users are new or changed, because an updated figure would differ by exactly this user's contribution.

@@ -124,8 +124,8 @@ def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) 
 
 
 def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
-    """Return the ids of the items that a removal leaves with too few offers, or none in their words. `is_gone` takes an
-    offer id or an author.
+    """Return the ids of the items that have too few offers after a removal, or no offer with exactly their words.
+    `is_gone` takes an offer id or an author.
     """
     unsupported = []
     for record, offerers in _items_of_many(snapshot):

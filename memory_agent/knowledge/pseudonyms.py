@@ -39,8 +39,8 @@ def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
 
 
 def part_of(key: bytes, place: str, user: bytes, kind: str = PARTS) -> str:
-    """Return the blob name of a user's part in the figures of the item at `place`. Two names do not reveal the same
-    user.
+    """Return the blob name of a user's part in the figures of the item at `place`. Two names do not reveal whether they
+    belong to the same user.
     """
     return f"{kind}{place}{blake2b(place.encode() + user, key=key, digest_size=_USER_BYTES).hexdigest()}"
 
@@ -89,7 +89,9 @@ class Authors:
             return self.pseudonyms_in(batch, user_id)
 
     def pseudonyms_in(self, snapshot: Snapshot, user_id: str) -> list[str]:
-        """Like `pseudonyms`, in a snapshot; without a secret, the names are not those that will be stored."""
+        """Like `pseudonyms`, but in a snapshot. While the store has no secret, the names differ from those stored
+        later.
+        """
         names: list[str] = []
         user, key = user_id.encode(errors="surrogatepass"), secret_in(snapshot)
         while not names or self._is_erased(snapshot, names[-1]):

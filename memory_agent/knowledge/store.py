@@ -153,7 +153,7 @@ class Knowledge(Memory):
     def expire(self, now: datetime | None = None) -> int:
         """Read the voters, release due figures, create items from matching offers, and purge removed bytes. Returns 0.
 
-        If this happened with each report or offer, it would reveal the user behind it.
+        Doing this after each report or offer would reveal which user sent it.
         """
         with self._call():
             with self._voters.changing:

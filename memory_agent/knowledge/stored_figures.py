@@ -2,7 +2,7 @@
 
 The contributions of a user who votes alone are the user's `Part`. Those of other users are `Recorded`, and upkeep
 merges them into the part of their `Voter`. The place of an item is the digest in the names of its blobs. The first open
-splits the blobs of earlier versions, which had all figures of an item.
+splits the blobs of earlier versions, each of which contains all figures of an item.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def ratings_by(snapshot: Snapshot, users: Sequence[bytes]) -> int:
 
 
 def erase_user(batch: Batch, place: str, user: bytes) -> None:
-    """Remove a user from the figures of an item, and withdraw figures that count the user's voter until the next
+    """Remove a user from the figures of an item. Figures that count the user's voter are withdrawn until the next
     upkeep.
     """
     known = _recorded_by(batch, place, user)
@@ -237,7 +237,7 @@ class ItemFigures:
         self.standings = standings_at(batch, self._place)
 
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
-        """Count an item of a checked report once, as `Figures.report`; False for an unknown version."""
+        """Count an item of a checked report once, as `Figures.report` does; False for an unknown version."""
         if item.version not in self.standings:
             return False
         if (known := self._recorded(user)) is None:
@@ -245,13 +245,13 @@ class ItemFigures:
         return self._record(known, item.version, lambda sums: sums.with_item(number, item))
 
     def rate(self, user: bytes, version: str, rating: float | None) -> bool:
-        """Replace or remove a rating of a known version, as `Figures.rate`."""
+        """Replace or remove a rating of a known version, as `Figures.rate` does."""
         if (known := self._recorded(user)) is None:
             return self._write_if(self._figures(version).rate(user, rating))
         return self._record(known, version, lambda sums: sums.with_rating(rating))
 
     def assign(self, users: Collection[bytes]) -> None:
-        """Give the contributions of `users` to their present voters, and withdraw the figures that count a former
+        """Assign the contributions of `users` to their present voters, and withdraw the figures that count a former
         voter.
         """
         for user in users:
@@ -301,7 +301,9 @@ class ItemFigures:
         return Figures(self.standings[version], StoredParts(self._batch, self._place, version))
 
     def _recorded(self, user: bytes) -> Recorded | None:
-        """Return what is recorded of a user; None if the user votes alone. Records a vote that the user had alone."""
+        """Return the record of a user; None if the user votes alone. Converts the vote of a user who used to vote
+        alone.
+        """
         known = _recorded_by(self._batch, self._place, user)
         if known is None and (voter := self._voter_of(user)) is not None:
             parts = _parts_of_user(self._batch, self._place, user)
@@ -326,7 +328,7 @@ class ItemFigures:
         return is_changed
 
     def _write(self, known: Recorded, *, keep_empty: bool = False) -> None:
-        """Store what is recorded of a user. Empty contributions are kept until they have been merged."""
+        """Store the record of a user. Empty contributions are kept until they have been merged."""
         versions = {version: sums for version, sums in known.versions.items() if keep_empty or sums != Contribution()}
         value = msgspec.msgpack.encode(msgspec.structs.replace(known, versions=versions)) if versions else None
         self._batch.set_blob(part_of(secret_in(self._batch), self._place, known.user, RECORDED), value)

@@ -1,4 +1,4 @@
-"""Who votes in the figures of shared items, by the keys of the data folder.
+"""Determines who votes in the figures of shared items, from the keys of the data folder.
 
 A person may have keys for several users, and has one vote. A vote counts when the voter's oldest key is old enough.
 Votes of users without a key of their own count at once. The store holds the voters by pseudonym.
@@ -24,23 +24,25 @@ from relay import KeyFileError, StoredKey, described, keys_version, read_keys
 from relay.log import log
 
 ANYBODY = b""
-"""The user whose voter all users have who are not listed."""
+"""The entry that applies to all users who are not listed."""
 _NAME_BYTES = 16
 _voters = msgspec.msgpack.Decoder(described(dict[bytes, Voter]))
 
 
 class Group(NamedTuple):
-    """The users who vote together; `name` is empty for a user who votes alone. `since`: the age of their oldest key."""
+    """The users who vote together; `name` is empty for a user who votes alone. `since`: the creation time of their
+    oldest key.
+    """
 
     name: str
     since: datetime | None
 
 
 def groups_of(keys: Iterable[StoredKey], settings: SharedSettings) -> dict[str, Group]:
-    """Return the group of each user with a key, and under "" that of all other users.
+    """Return the group of each user with a key. The entry "" is the group of all other users.
 
-    Revoked keys count. By organisation, the first in alphabetical order counts, and all users without one are one
-    group.
+    Revoked keys count. If votes are counted by organisation, a user's group is the user's first organisation in
+    alphabetical order; all users without an organisation are one group.
 
     >>> made = datetime.fromisoformat("2026-01-05T00:00:00Z")
     >>> keys = [StoredKey(id=user, created=made, scopes=(), user_id=user, person="ann") for user in ("a", "b")]
@@ -65,14 +67,14 @@ def groups_of(keys: Iterable[StoredKey], settings: SharedSettings) -> dict[str, 
 
 
 class _ReadAs(NamedTuple):
-    """The version of the key file from which voters were read, and when the next of them counts."""
+    """The version of the key file from which voters were read, and the time at which the next voter's vote counts."""
 
     version: tuple[int, ...]
     until: datetime | None
 
 
 class Voters:
-    """The voters of one store's users, except of those who vote alone and count. Reads are thread-safe."""
+    """The voters of one store's users, except users who vote alone and whose vote counts. Reads are thread-safe."""
 
     def __init__(self, archive: Archive, authors: Authors, settings: SharedSettings) -> None:
         self._archive = archive
@@ -86,12 +88,12 @@ class Voters:
         self._read_as = _ReadAs((), None)
 
     def of(self, user: bytes) -> Voter | None:
-        """Return the voter of a user, or None if the user votes alone and counts."""
+        """Return the voter of a user, or None if the user votes alone and the vote counts."""
         return self._by_user.get(user) or self._by_user.get(ANYBODY)
 
     def read(self, now: datetime) -> dict[bytes, Voter] | None:
-        """Return the voters by the present keys, for `adopt`; None if nothing has changed, or if the key file is
-        unreadable.
+        """Return the voters according to the present keys, for `adopt`; None if nothing has changed, or if the key file
+        is unreadable.
         """
         data_dir = data_dir_of(self._archive.store.folder)
         version = () if data_dir is None else keys_version(data_dir)
@@ -116,7 +118,7 @@ class Voters:
         return found
 
     def adopt(self, found: dict[bytes, Voter]) -> set[bytes]:
-        """Use the voters that `read` returned; return the users whose voter is not the stored one."""
+        """Use the voters that `read` returned; return the users whose voter differs from the stored one."""
         self._by_user = found
         return {user for user in self._stored.keys() | found.keys() if self._stored.get(user) != found.get(user)}
 

@@ -39,7 +39,7 @@ class Browsing:
         limit: int = 50,
         after: str | None = None,
     ) -> SessionPage:
-        """Return a page of the sessions that have memories that match a filter, newest first.
+        """Return a page of the sessions with memories that match a filter, newest first.
 
         A session's times and counts cover the memories that match. `limit` (1 to 1,000) and `after` are as for `list`.
         A session that receives memories between two pages may be missed. Raises `InvalidInputError`.
@@ -54,11 +54,11 @@ class Browsing:
             return list_sessions(self._archive, filter, limit, after)
 
     def map(self, limit: int = 5_000) -> MemoryMap:
-        """Return positions in a plane for at most `limit` memories (1 to 10,000), near each other if alike.
+        """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each other.
 
-        Of more memories, this returns a fixed pseudorandom sample. Memories without a vector have no position. The
-        positions are recomputed, close to the former ones, after more than 1 % of the memories has changed; until then,
-        new memories are absent. Raises `InvalidInputError`.
+        If there are more memories, the positions are those of a fixed pseudorandom sample. Memories without a vector
+        have no position. The positions are recomputed, close to the former ones, after more than 1 % of the memories
+        have changed; until then, new memories are absent. Raises `InvalidInputError`.
 
         >>> records = [memory.remember(text) for text in ("Fix the race", "Fix the lock", "Lunch is at noon")]
         >>> found = memory.map()
@@ -78,10 +78,10 @@ class Browsing:
         """Return a page of the memories that match a filter, ordered by `timestamp` or by last update.
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
-        1,000), fewer if they are large. Storing or forgetting memories between two pages does not repeat or hide
-        others. A memory that is replaced between two pages may change its position, so that the pages miss or repeat
-        it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including for a filter
-        with `min_score`.
+        1,000), fewer if they are large. Storing or forgetting memories between two pages does not cause other memories
+        to be repeated or missed. A memory that is replaced between two pages may change its position, so that the pages
+        miss or repeat it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including
+        for a filter with `min_score`.
 
         >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
         >>> page = memory.list(order="oldest", limit=2)

@@ -1,6 +1,6 @@
 """Lists the memories that pass a filter, or their sessions, in pages, ordered by time.
 
-A cursor identifies the last memory of a page by its time and row. A session has the place of its newest memory.
+A cursor identifies the last memory of a page by its time and row. A session is ordered by its newest memory.
 
 Shapes: n slots that pass the filter.
 """
@@ -145,7 +145,7 @@ def _following(view: View, slots: Slots, order: Order, limit: int, after: _Place
 
 
 def _newest_of_sessions(view: View, slots: Slots) -> Slots:
-    """Return the newest of the slots (n,) of each session, by time and row, in a tenth of the time of a sort."""
+    """Return each session's newest slot among `slots` (n,), by time and row. Takes a tenth of the time of a sort."""
     sessions = view.sessions[slots]
     for column in (view.times_us, view.rows):
         values = column[slots]

@@ -140,7 +140,8 @@ class Memory(Browsing):
         `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
         tables `embedder`, `store`, `index`, `ingest`, `recall`, `judge`, `learning`, `retention`, `triggers`,
         `encryption`, `quota`, `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that
-        no model is downloaded. Each of the `keywords` replaces one table; they exist for callers of earlier versions.
+        no model is downloaded. Each of the `keywords` replaces one table; they support code written for earlier
+        versions.
 
         `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
         `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have
@@ -252,9 +253,9 @@ class Memory(Browsing):
     ) -> RecallResult:
         """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first.
 
-        A `query` of several parts is searched as one text, a part per line; it may be empty if a `vector` is passed.
-        `mode` and `deadline_ms` default to the settings. Missing or late parts are not an error; `degraded` names them.
-        Raises `InvalidInputError` (with the argument's name).
+        A `query` of several parts is searched as one text, one part per line; it may be empty if a `vector` is passed.
+        `mode` and `deadline_ms` default to the settings. Parts of the search that are missing or late are not an error;
+        `degraded` names them. Raises `InvalidInputError` (with the argument's name).
 
         >>> fix, lunch = map(memory.remember, ("A mutex per session fixed the race", "Lunch is at noon"))
         >>> result = memory.recall("which race did a mutex fix?", top_k=1)
@@ -306,8 +307,9 @@ class Memory(Browsing):
         With an `id`, this replaces the user's memory with that id or stores a new one, even if the id was forgotten
         before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
         is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
-        nothing. Without an `id`, every call adds a memory. `timestamp` is the time at which it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is reached.
+        nothing. Without an `id`, every call adds a memory. `timestamp` is the time to which the memory refers (default:
+        now). Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is
+        reached.
 
         >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
@@ -411,8 +413,8 @@ class Memory(Browsing):
     def fill_vectors(self, limit: int | None = None) -> int:
         """Embed at most `limit` memories that were stored without a model; return their number.
 
-        Resumes after an interruption. Returns 0 if there is no model or the model has changed. Raises `ModelError` like
-        `reembed`, while a change of model is incomplete.
+        Resumes after an interruption. Returns 0 if there is no model or the model has changed. While a change of model
+        is incomplete, raises `ModelError` as `reembed` does.
 
         >>> no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
         >>> with Memory.open("data/bob", settings=no_model) as memory:
@@ -438,7 +440,8 @@ class Memory(Browsing):
         """Recompute all vectors after the model has changed (`model_changed`); return their number.
 
         Until then, recalls use words and the vectors computed so far. `progress` is called with (done, total). Raises
-        `ModelError` if there is no model, or if it rejects more than a tenth of the texts and the former vectors stay.
+        `ModelError` if there is no model, or if it rejects more than a tenth of the texts, in which case the former
+        vectors stay.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.reembed()  # the model has not changed

@@ -44,7 +44,7 @@ class _Positions(NamedTuple):
         return is_little and self.are_usable(view, limit)
 
     def are_usable(self, view: View, limit: int) -> bool:
-        """Whether they are of the view's model, for at least `limit` memories."""
+        """Whether the positions are of the view's model, and of at least `limit` memories."""
         return self.limit >= limit and self.stamp == view.stamp
 
 

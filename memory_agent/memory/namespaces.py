@@ -73,7 +73,7 @@ class Sona:
 
     @property
     def gate(self) -> GateState:
-        """The state of the gate, as in `status`, without its cost.
+        """The state of the gate, as in `status`, but without computing the rest of the status.
 
         >>> memory.sona.gate
         'shadow'
@@ -141,7 +141,7 @@ class Sona:
 
 
 class Sizes(NamedTuple):
-    """The number of memories, of those that wait to be embedded, and the bytes of all files on disk."""
+    """The numbers of all memories and of those that wait to be embedded, and the size of all files on disk."""
 
     memories: int
     waiting: int
@@ -181,7 +181,7 @@ class Care:
             return self._archive.store.counts().memories
 
     def sizes(self) -> Sizes:
-        """Return the sizes, as in `stats`, at once: this does not wait for a rebuild.
+        """Return the sizes, as in `stats`, without waiting for a rebuild.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.care.sizes().memories

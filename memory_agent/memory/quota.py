@@ -41,7 +41,7 @@ class MemoryQuota:
             raise QuotaExceededError(self._user_id, self._limit, self._tier)
 
     def make_room(self, first_new: int) -> None:
-        """Forget memories over the quota if `when_full` is `forget`, but none in a row from `first_new` on.
+        """Forget memories over the quota if `when_full` is `forget`, except those in rows from `first_new` on.
 
         Durable on return.
         """
@@ -56,7 +56,8 @@ class MemoryQuota:
 def _least_used(archive: Archive, first_new: int, limit: int) -> list[str]:
     """Return the ids of the first `limit` stored memories that no run has used and no recall returned.
 
-    If there are fewer, those recalled longest ago follow, and patterns, which would never form again.
+    If there are fewer, the other memories follow, those recalled longest ago first. Patterns count as recalled, because
+    a forgotten pattern would never form again.
     """
     view, unused, used = archive.settled_view(), list[str](), list[tuple[datetime, str]]()
     rows = np.sort(view.rows[view.alive])

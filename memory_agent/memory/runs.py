@@ -1,4 +1,4 @@
-"""`Memory.runs`: begins, steps, ends, rates and reads runs.
+"""`Memory.runs`: begins, ends and reads runs, and records their steps and ratings.
 
 Each change is ingested as an event, as if from a conductor; a repeated `event_id` is ignored. A call that contradicts
 the stored run raises an error.

@@ -283,7 +283,7 @@ class Shared:
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        Part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
+        Part of the pseudonym is appended, so that no two users have the same name. Raises `InvalidInputError`.
 
         >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'

@@ -39,7 +39,7 @@ class Vectors(msgspec.Struct, frozen=True):
     info: EmbedderInfo | None = None
 
     def admitted(self, batch: Batch) -> dict[str, Embedded]:
-        """Return `by_text` if the store has the same model or none yet, else an empty dict, without unusable vectors.
+        """Return `by_text` without unusable vectors if the store has the same model or none yet, else an empty dict.
 
         If the model computes word vectors in a new way, this sets the store's words stamp, so that all memories wait
         for new word vectors.
@@ -194,7 +194,7 @@ class MemoryVectors:
                     pass
 
     def _may_reembed(self) -> bool:
-        """Whether the vectors are of another model than the embedder's, and their replacement may begin by itself."""
+        """Whether the vectors are not from the embedder's model, and their replacement may begin automatically."""
         state = self._archive.store.state
         if self._reembed == "never" or state.stamp is None:
             return False
@@ -258,7 +258,7 @@ class MemoryVectors:
         return filled
 
     def _put_next(self, rows: Sequence[int], vectors: Vectors) -> bool:
-        """Store vectors of the next model; return False if they are of another one."""
+        """Store vectors of the next model; return False if they are from another model."""
         with self._archive.batch() as batch:
             of = batch.state.next
             if vectors.info is None or of is None or of.stamp != vectors.info.stamp:

@@ -42,9 +42,9 @@ _FORMATS = {
     b"\x7fELF": "a program",
     b"SQLite format 3": "a database",
 }
-"""The first bytes of usual formats. Some of them are also valid UTF-8."""
+"""The first bytes of common formats. Some of them are also valid UTF-8."""
 _CONTROL = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f]")
-"""Characters that no text has. Backspaces and escapes are in manual pages and logs of terminals."""
+"""Characters that no text contains. Backspaces and escapes occur in manual pages and terminal logs."""
 _IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", "dist", "build", "venv"})
 
 
@@ -169,7 +169,7 @@ def read_document(path: Path) -> str | BadPlace:
 
 
 def _not_text(data: bytes) -> str:
-    """Return the reason why data is no text in UTF-8, if its first bytes show it, or ""."""
+    """Return the reason why data is not UTF-8 text, if its first bytes show this, else ""."""
     for begin, kind in _FORMATS.items():
         if data.startswith(begin):
             return f"is {kind}, not text; convert it to Markdown or plain text"

@@ -1,5 +1,5 @@
-"""Polls for documents that changed since they were last indexed, by their times and sizes, also on network file
-systems.
+"""Polls for documents that changed since they were last indexed, by their times and sizes. This also works on network
+file systems.
 """
 
 from __future__ import annotations

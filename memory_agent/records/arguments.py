@@ -53,9 +53,9 @@ class RecallOptions(TypedDict, total=False):
     of the calling run (`by_run`), and those of the calling session (`by_session`) from the last `recall.echo_minutes`.
     The outcome of the calling run is credited to the memories it used.
 
-    `vector`: the caller's own vector of the query, of the memories' dimension and any length but zero. The query may
-    then be empty. `vector_model` is required with it: the `model` in `stats`, or the stamp of another embedder with the
-    same weights and prefixes.
+    `vector`: the caller's own vector of the query, with the memories' dimension and any length except zero. The query
+    may then be empty. `vector_model` is required with it: the `model` in `stats`, or the stamp of another embedder with
+    the same weights and prefixes.
 
     `unlogged`: leave no trace of the recall. Its memories do not count as recalled, nothing is learned from it, and no
     feedback can refer to it.
@@ -179,7 +179,7 @@ def check_time(field: str, value: object) -> datetime:
 
 
 def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Struct:
-    """Convert a mapping to a struct. The error has the path below `field`."""
+    """Convert a mapping to a struct. The error names the path, which begins with `field`."""
     try:
         return msgspec.convert(value, described(wanted))
     except msgspec.ValidationError as error:

@@ -136,7 +136,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     provenance: Annotated[
         tuple[StatedProvenance, ...], means("Of this provenance; cached also matches cached:verified and so on.")
     ] = ()
-    min_quality: Annotated[float | None, means("With at least this known quality.", 0, 1)] = None
+    min_quality: Annotated[float | None, means("With a known quality of at least this value.", 0, 1)] = None
     min_score: float | None = None
     exclude: Exclusion | None = None
     type: Annotated[str | None, means("Of this type: an event type, or a name that the caller chose.")] = None
@@ -164,7 +164,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
-    """A phrase of the query, and the time range that it names, from `since` to before `until`."""
+    """A phrase of the query, and the time range that it names, from `since` (inclusive) to `until` (exclusive)."""
 
     phrase: str
     since: datetime | None = None
@@ -225,7 +225,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     whose request resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
     several successful runs of similar requests have in common, in order. `failed_steps` are steps that only failed runs
     took. `total` is the number of the user's own memories that were searched. `judgement` is None if no judge selected
-    the user's own memories; with one, they are in the judge's order.
+    the user's own memories; otherwise, they are in the judge's order.
     """
 
     recall_id: str
@@ -336,10 +336,10 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one user's memory. `expired` counts the memories erased by each retention rule.
 
     `waiting` counts the memories that the model has yet to embed; during a change of model, `model` is still the former
-    one. `provider` counts the calls to the server of the model, if it runs on one. `rebuilt_at` is the time at which
-    recall's search columns were last built from the records, if it is known. `judge` counts the recalls for which the
-    judge was `asked`, `skipped` (too little time) or not needed (`cached`), those that `failed`, the tokens that its
-    model reported, and their cost.
+    one. `provider` counts the calls to the model's server, if the model runs on a server. `rebuilt_at` is the time at
+    which recall's search columns were last built from the records, if it is known. `judge` counts the recalls for which
+    the judge was `asked`, `skipped` (too little time) or not needed (`cached`), those that `failed`, the tokens that
+    its model reported, and their cost.
 
     With a filter, `memories`, `by_kind`, `by_source`, `without_vector`, `waiting`, `oldest` and `newest` cover the
     memories that pass it. The other fields always cover the whole memory.

@@ -170,7 +170,7 @@ def text_of_item(summary: str, body: str | None) -> str:
 
 
 def parts_of_text(text: str, summary_chars: int) -> tuple[str, str | None]:
-    """Split a text that `text_of_item` joined into its summary and body."""
+    """Split a text returned by `text_of_item` into its summary and body."""
     return text[:summary_chars], text[summary_chars + len(_SEPARATOR) :] or None
 
 

@@ -110,7 +110,7 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of several runs, in the words of the memories `record_ids` of one of them."""
+    """A step that several runs have in common, as one of them worded it in its memories `record_ids`."""
 
     text: str
     run_ids: tuple[str, ...]
@@ -143,7 +143,9 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate after a lesson, whose run ended `at`. The other fields are as in `GateEvidence` and `SonaStatus`."""
+    """The gate after a lesson whose run ended at the time `at`. The other fields are as in `GateEvidence` and
+    `SonaStatus`.
+    """
 
     at: datetime
     run_id: str
@@ -173,7 +175,7 @@ class CreditedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the learner. `served` counts recalls by the arm that ranked.
+    """The state of the learner. `served` counts recalls by the arm that ranked them.
 
     `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval. `history` is
     the gate after at most 100 lessons, oldest first. `most_credited` are the 20 memories with the largest sum of credit

@@ -68,7 +68,7 @@ def _head(kind: Kind, imports: defaultdict[str, set[str]]) -> str:
     what = {
         "sync": "The methods of every blocking client: those of the memory and of its namespaces.",
         "async": "The methods of the asynchronous client. `methods` contains their full documentation.",
-        "protocol": "The protocol satisfied by an embedded `Memory`, which documents it, and every blocking client.",
+        "protocol": "The protocol of an embedded `Memory`, which documents it, and of every blocking client.",
     }[kind]
     if kind == "protocol":
         imports["typing"] |= {"Protocol", "runtime_checkable"}

@@ -57,7 +57,7 @@ def help_of(*words: str) -> str:
 
 def test_the_help_of_user_depends_on_the_command() -> None:
     means = {words: " ".join(help_of(*words).partition("--user ID")[2].split())[:60] for words in commands()}
-    assert means[("recall",)].startswith("Whose memory. [default: default]")
+    assert means[("recall",)].startswith("The user of the memory. [default: default]")
     for words in (("backup",), ("serve",), ("keys", "rotate")):
         assert means[words].startswith("No effect here.")
     for words in (("encrypt",), ("restore",), ("verify",)):

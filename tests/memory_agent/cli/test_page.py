@@ -62,7 +62,7 @@ def test_without_a_browser_the_address_is_printed_and_signs_in_once(served: Serv
     address = result.stdout.strip()
     assert address.startswith(f"{served.http}/page/#token=")
     assert served.token not in address
-    assert result.stderr == "note: the address signs in once, within a minute\n"
+    assert result.stderr == "note: the address works once, within a minute\n"
     assert sign_in(address).json()["user_id"] is None
     assert sign_in(address).code == "unauthorized"
 
