@@ -32,8 +32,8 @@ class Door(NamedTuple):
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
     """Return the HTTP address of a data folder's daemon, or None if no daemon is running or its HTTP interface is off.
 
-    While the result exists, a daemon that a client started does not stop when it is idle. `token` is the caller's own;
-    None means the data folder's. Raises `OSError` if it cannot be read.
+    While the result exists, a daemon that a client started does not stop when it is idle. `token` is the caller's
+    token; with None, the data folder's token is read. Raises `OSError` if it cannot be read.
     """
     call = layout.call()
     if (

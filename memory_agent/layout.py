@@ -11,7 +11,7 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             http: the address of the HTTP server while it runs; http-port: its last port;
                             page-sessions: the sessions of browsers (0600);
                             agents/: the current session of each coding agent's process (0700);
-                            start.lock: held while a client starts a daemon, start: how it does so (0600);
+                            start.lock: held while a client starts a daemon; start: how to start it (0600);
                             calls.lock: shared by local calls, so that no daemon stops when idle during a call
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
                             and for keys other than those of the data folder
@@ -184,7 +184,7 @@ class Layout:
         return file
 
     def call(self) -> LocalCall | None:
-        """Return an object that keeps a daemon from ending when idle, or None while one is ending."""
+        """Return an object that keeps a daemon from stopping when idle, or None while a daemon is stopping."""
         try:
             lock = os.open(self.calls_lock, os.O_RDONLY)
         except FileNotFoundError:  # no daemon has served this folder yet

@@ -82,8 +82,8 @@ def record_start(layout: Layout, start: Start) -> None:
 def restart_daemon(layout: Layout) -> Any:
     """Start a daemon as it was last started, or with the default settings in an unused folder; return its process.
 
-    Returns None if a process holds the folder, after `memory-agent stop`, if a variable that the daemon needs is
-    missing, soon after another attempt, or if the folder cannot be used.
+    Returns None if a process holds the folder, if the daemon was stopped with `memory-agent stop`, if a variable that
+    it needs is missing, if another attempt was made recently, or if the folder cannot be used.
     """
     with contextlib.suppress(OSError, ValueError, TypeError):
         if layout.daemon_runs():

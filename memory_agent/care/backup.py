@@ -193,7 +193,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify_manifest(backup: Path, report: Report) -> tuple[PartReport, Manifest | None]:
-    """Check the files of a backup against its manifest; return the findings, and the manifest if there are none."""
+    """Check the files of a backup against its manifest; return a report, and the manifest if nothing is damaged."""
     report(MANIFEST_FILE, 0, 1)
     try:
         manifest = read_manifest(backup)

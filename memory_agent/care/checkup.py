@@ -84,7 +84,7 @@ def verify_folder(
     on_missing_key: OnMissingKey | None = None,
     backup: Path | None = None,
 ) -> Iterator[PartReport]:
-    """Check each store of a data folder or of its `backup`, or only one user's store, even while a daemon runs.
+    """Check each store of a data folder or of its `backup`, or only one user's store. A daemon may be running.
 
     `on_missing_key` is as in `skipping_without_key`. Raises `StoreError` and `JournalError`.
     """
@@ -247,7 +247,7 @@ class RecordsCheckup(Checkup):
             self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they start")
 
     def _others(self) -> None:
-        """Check values of which only the checksum or the size is known."""
+        """Check values for which only the checksum or the size is known."""
         width = self._state.word_bytes or 0
         decoders: dict[str, Callable[[int, bytes], object]] = {
             WORD_BITS: lambda row, value: codec.words_body(row, value, width),

@@ -176,7 +176,7 @@ def authorize(target: Target, verb: str) -> Target:
 
 
 def skip_without_key(target: Target) -> OnMissingKey | None:
-    """Return `note_skipped`, or None with --user, where a missing key is an error."""
+    """Return `note_skipped`, or None with --user, which makes a missing key an error."""
     return None if target.user_named else note_skipped
 
 

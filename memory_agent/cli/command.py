@@ -47,7 +47,7 @@ _CONNECTION = (
 
 
 def settings_words(config: Path | None, settings: Sequence[str]) -> list[str]:
-    """Return the options --config, with an absolute path, and --set for another command."""
+    """Return the options --config (as an absolute path) and --set, to pass to another command."""
     words = ["--config", str(config.expanduser().absolute())] if config else []
     return words + [word for pair in settings for word in ("--set", pair)]
 

@@ -226,7 +226,7 @@ def _describe(change: Change) -> Edit:
 
 
 def _shown(now: str, then: str) -> Iterator[str]:
-    """Yield the changed lines without context, which may contain tokens in formats that no masker recognises."""
+    """Yield the changed lines only: other lines may contain tokens in formats that no masker recognises."""
     lines, made = now.splitlines(), then.splitlines()
     for what, start, end, made_start, made_end in difflib.SequenceMatcher(None, lines, made).get_opcodes():
         if what == "equal":

@@ -25,7 +25,7 @@ _MOST_TYPES = 8
 @filter_options
 @daemon_options
 def stats(target: Target, filter: MemoryFilter) -> None:
-    """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
+    """Show the number of memories by kind, what was dropped and why, and the parts and timings of a running daemon.
 
     Counts the current memories, which come from events, `remember`, `import` and learned patterns. Events are counted
     from the beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in
@@ -177,9 +177,9 @@ def _resident(part: PartStatus) -> str:
 def serve(target: Target, listen: tuple[str, ...], light: bool, on_demand: bool) -> None:
     """Run relay, embedder, hosts and gateway until SIGTERM or Ctrl-C.
 
-    Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal it prints in
-    words where it listens and what to do next, and logs warnings only (--set log_level=debug logs everything).
-    Publishers use the endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
+    Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal, it prints where
+    it listens and what to do next in words, and logs only warnings (--set log_level=debug logs everything). Publishers
+    use the endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
 
     \b
     Examples:

@@ -65,7 +65,7 @@ def _usual(field: msgspec.structs.FieldInfo, prefix: str) -> str:
 
 
 def _wanted(field: msgspec.structs.FieldInfo) -> Any:
-    """Return a field's type without its documentation and `| None`."""
+    """Return a field's type without its documentation or `| None`."""
     wanted = get_args(field.type)[0]
     return get_args(wanted)[0] if get_origin(wanted) in (UnionType, Union) else wanted
 

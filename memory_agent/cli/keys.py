@@ -85,8 +85,9 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
     """Create the key NAME for one user or for all users. It is shown only once; the data folder stores only its digest.
 
     A token works over the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
-    require --curve. Names of organisations, tiers and persons have 1 to 64 ASCII letters, digits and ._-; a key that
-    names one creates it. If a user's keys belong to a person, a new key of that user does, too.
+    require --curve. Names of organisations, tiers and persons have 1 to 64 ASCII letters, digits and ._-; an
+    organisation, tier or person exists once a key names it. If a user's keys belong to a person, a new key of that user
+    does, too.
 
     \b
     Examples:
@@ -139,7 +140,7 @@ def assign(target: Target, names: tuple[str, ...], person: str | None, no_person
     to the new name.
 
     In the figures of shared items, all users of a person have one vote. This also applies to earlier votes. The figures
-    that count them change at the next upkeep, and are withheld if too few others remain. What a key permits does not
+    that count them change at the next upkeep, and are withheld if too few others remain. The keys' permissions do not
     change.
 
     \b

@@ -191,7 +191,7 @@ def _rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _text(text: str) -> Iterator[str]:
-    """Yield the text with each sentence on lines of its own, as roff expects."""
+    """Yield the text with each sentence on a new line, as roff expects."""
     text = text.replace(str(layout.platform_data_dir()), _default_folder())
     for sentence in re.split(r"(?<=[.:;]) +", " ".join(text.split())):
         yield from map(_roff, textwrap.wrap(sentence, _LINE_CHARS, break_long_words=False, break_on_hyphens=False))

@@ -28,7 +28,7 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 @door_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on standard output.")
 def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bool) -> None:
-    """Show a memory in the browser: its timeline, searches with their reasons, runs, and what was learned.
+    """Show a memory in the browser: its timeline, explained searches, runs, and what was learned.
 
     The page is served by the daemon, on this machine only unless the settings say otherwise. The address signs the
     browser in with the rights of the key; it works once, within a minute. Without a browser, it is printed. If no

@@ -174,8 +174,8 @@ def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int
     """List memories that match all filters, page by page, with their time, kind, id, and the start of the text.
 
     Memories added between two pages cause no repeats or gaps. A memory whose time changes between two pages may be
-    missed or shown twice; with --order updated, so may a memory that is replaced. --order updated starts with the most
-    recently replaced memory. --json prints whole records, and the cursor as `next_cursor`.
+    missed or shown twice; with --order updated, this also applies to a memory that is replaced. --order updated starts
+    with the most recently replaced memory. --json prints whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:

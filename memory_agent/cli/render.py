@@ -30,7 +30,7 @@ _QUOTED = "| "
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _NAMES_WIDTH = 24
 _LEAST_WIDTH = 20
-"""Minimum width of a column whose texts are longer."""
+"""Minimum width of a column with longer texts."""
 _GAP = 2
 _LEFT_OUT = {
     "event": "from the calling event",

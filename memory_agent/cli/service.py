@@ -86,7 +86,7 @@ def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
     """Show the service's file, ask for confirmation, write the file, and start the daemon as this user's service.
 
     It runs `serve` with the given --data-dir, --config and --set, without the MEMORY_AGENT variables of this shell.
-    Repeat the command after an upgrade, or to change the options: the daemon is restarted.
+    Repeat the command after an upgrade, or to change the options; it restarts the daemon.
 
     \b
     Examples:

@@ -140,7 +140,7 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
         did = "withdrew the rating" if take_back else f"rated {rating:g}"
         click.echo(f"{did}; everybody sees: {', '.join(worth(figures))}")
         if not figures.raters:
-            note("once five users have rated this version, the next upkeep shows its ratings")
+            note("ratings of this version are shown after the next upkeep, once five users have rated it")
 
 
 @shared.command(short_help="List your published items, with their figures.")
@@ -295,7 +295,7 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 @click.option("--none", "is_none", is_flag=True, help="Remove the name; others see a pseudonym again.")
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
-    """Show the author name that others see on the items of --user; with NAME, set it, also on published items.
+    """Show the author name that others see on the items of --user; with NAME, set it, including on published items.
 
     Part of the user's pseudonym is appended, as in "Ann #3f2a9c", so that no two users have the same name.
 

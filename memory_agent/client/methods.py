@@ -281,7 +281,7 @@ class SharedMethods(_Methods):
     def name(self) -> str | None:
         """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
 
-        None if the deployment has no store of shared items yet.
+        Returns None if the deployment has no store of shared items yet.
         """
         return self._ask("shared.name")
 

@@ -1,6 +1,6 @@
 """Erases events that hooks of coding agents have written to the data folder, and that no daemon has acknowledged.
 
-The files are those of `hooks.waiting`. The name of a subfolder identifies another key or daemon.
+`hooks.waiting` writes the files. The name of a subfolder identifies another key or daemon.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PAUSE_S = 0.02
 def erase_hook_events(data_dir: Path, wanted: Erasable, default_user: str) -> None:
     """Erase a user's selected events from the files of hooks in a data folder. Durable on return. Idempotent.
 
-    `default_user` owns events that name no user and wait for a key for all users. Erase from the journal afterwards,
-    because hooks that are sending finish first. Raises `StoreError` if a file cannot be changed, or if a hook sends for
-    more than 10 s, and `KeyFileError`.
+    `default_user` owns events that name no user and wait for a key for all users. Call this before erasing from the
+    journal, because it waits for hooks that are sending. Raises `StoreError` if a file cannot be changed, or if a hook
+    sends for more than 10 s, and `KeyFileError`.
     """
     for place, owner in _places(data_dir, default_user):
         try:

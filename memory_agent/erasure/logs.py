@@ -34,7 +34,7 @@ _PURPOSE, _ABOUT = "erasing", INTENT_FILE.encode()
 def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
     """Write an intent, merged with any unfinished one, and return it. Encrypted if there is a `key`. Durable on return.
 
-    Raises `StoreError`, also if the unfinished intent erases a different session.
+    Raises `StoreError`, including if the unfinished intent erases a different session.
     """
     known = read_intent(folder, key)
     if known is not None:

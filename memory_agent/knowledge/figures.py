@@ -7,11 +7,11 @@ quality of the user's own runs; the author has none. All users of a person are o
 Privacy. All releases together reveal at most a level of one user's mean quality, a level of the rating, and counts
 capped at 3, even to an attacker who controls all other users. The level is floor(4 q + u) / 4 for a mean of q; the
 offset u in [0, 1) is secret and constant for a user and version (memoised rounding; Ding, Kulkarni and Yekhanin 2017).
-A level is consistent with every q within 1/4 of it, so no estimate is within .125 of all these q. Scores are rounded to
-.05, and counts down to multiples of five. An attacker who controls the rest of the five users still learns that another
-user exists, that this user has reported since the last release or was erased, and whether the user's only run
-succeeded. An attacker learns more than a level if q changes, or if q equals the rating. This is not differential
-privacy.
+A level is consistent with every q within 1/4 of it, so any estimate is at least .125 away from some of these q. Scores
+are rounded to .05, and counts down to multiples of five. An attacker who controls the rest of the five users still
+learns that another user exists, that this user has reported since the last release or was erased, and whether the
+user's only run succeeded. An attacker learns more than a level if q changes, or if q equals the rating. This is not
+differential privacy.
 
 Erasing a user removes the contribution exactly. A figure that counts it is withdrawn until the contributions of five
 other users are new or changed, because an updated figure would differ by exactly this user's contribution.
@@ -358,7 +358,7 @@ class Figures:
         return True
 
     def replace(self, voter: bytes, sums: Contribution) -> None:
-        """Replace the sums of a voter, which are `merged` from those of several users."""
+        """Replace the sums of a voter by the sums of several users, as returned by `merged`."""
         part = self._parts.get(voter) or Part()
         before = part.sums
         used = (sums.uses, sums.quality) != (before.uses, before.quality)

@@ -140,7 +140,7 @@ def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], leas
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
-    """Delete the removed offers of these users, also from items' offerers. `is_gone` takes an id or an author."""
+    """Delete these users' removed offers, including from the items' offerers. `is_gone` takes an id or an author."""
     changed = False
     for author in authors:
         own = _offers_of(batch, author)

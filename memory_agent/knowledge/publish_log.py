@@ -79,7 +79,7 @@ def log_removed(batch: Batch, record: MemoryRecord, now: datetime) -> None:
 
 
 def pending_changes(snapshot: Snapshot) -> PendingChanges:
-    """Return the changes from the oldest entries, in order, without those of removed versions."""
+    """Return the changes of the oldest entries, in order, omitting changes of removed versions."""
     found = list(_kept(snapshot, _AT_ONCE + 1))
     entries = found[:_AT_ONCE]
     changes = filter(None, (_change_of(snapshot, entry) for _, entry in entries))

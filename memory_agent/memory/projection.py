@@ -106,8 +106,8 @@ def _edges(nearest: Integers, cosines: Floats) -> _Edges:
 def _components(vectors: Floats) -> Floats:
     """Return the two principal components (n, 2), with a standard deviation of 1 and a fixed sign.
 
-    Approximate, by power iterations of `_BASIS` random directions (Halko et al. 2011), in 1 % of the time of a
-    covariance.
+    Approximate, by power iterations of `_BASIS` random directions (Halko et al. 2011), in 1 % of the time that a
+    covariance matrix takes.
     """
     mean, ndim = vectors.mean(axis=0), vectors.shape[1]
     basis = np.random.default_rng(0).standard_normal((ndim, min(ndim, _BASIS)), dtype=np.float32)

@@ -1,6 +1,6 @@
 """Limits the memories of a user by tier: rejects further ones, or forgets the oldest unused ones.
 
-Learned, imported and restored memories are never rejected, but count.
+Learned, imported and restored memories are never rejected, but count towards the quota.
 """
 
 from __future__ import annotations

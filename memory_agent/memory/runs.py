@@ -1,7 +1,7 @@
 """`Memory.runs`: begins, ends and reads runs, and records their steps and ratings.
 
-Each change is ingested as an event, as if from a conductor; a repeated `event_id` is ignored. A call that contradicts
-the stored run raises an error.
+Each change is ingested as an event, as if a conductor had published it; a repeated `event_id` is ignored. A call that
+contradicts the stored run raises an error.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ class Shared:
     def name(self) -> str | None:
         """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
 
-        None if the deployment has no store of shared items yet.
+        Returns None if the deployment has no store of shared items yet.
 
         >>> memory.shared.name() == memory.shared.set_name(None)
         True

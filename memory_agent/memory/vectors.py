@@ -286,7 +286,9 @@ class MemoryVectors:
         return bool(info.words_stamp)
 
     def _fill(self, rows: Sequence[int]) -> int | None:
-        """Embed the memories in `rows`; return how many were stored, or None if the model is not the store's."""
+        """Embed the memories in `rows`; return how many were stored, or None if the store has vectors of a different
+        model.
+        """
         texts = [embedded_text(record) for record in self._archive.store.records(rows) if record is not None]
         vectors = self.embed(texts)
         if vectors.info is None or not comparable(

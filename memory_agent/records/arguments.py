@@ -50,8 +50,8 @@ class RecallOptions(TypedDict, total=False):
     `tiers`: `local`, the default, is the user's own memory; `global` is the items that users share.
 
     An answer excludes the caller's own words: the memory of the event that causes the recall (`by_event`), the memories
-    of the calling run (`by_run`), and those of the calling session (`by_session`) from the last `recall.echo_minutes`.
-    The outcome of the calling run is credited to the memories it used.
+    of the calling run (`by_run`), and those of the calling session (`by_session`) from the last `recall.echo_minutes`
+    minutes. The outcome of the calling run is credited to the memories it used.
 
     `vector`: the caller's own vector of the query, with the memories' dimension and any length except zero. The query
     may then be empty. `vector_model` is required with it: the `model` in `stats`, or the stamp of another embedder with

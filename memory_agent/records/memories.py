@@ -276,11 +276,12 @@ class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryMap(msgspec.Struct, frozen=True, kw_only=True):
-    """Memories as points in a plane, near each other if their vectors are. Each field in the plural is a column.
+    """Memories as points in a plane, near each other if their vectors are similar. Each field in the plural is a
+    column.
 
-    `x` and `y` are from -1 to 1. A quality is that of the memory or of its run; a title is the beginning of the title
-    or text. `total` is the number of the user's memories. `explained` is the share, 0 to 1, of the variance of the
-    vectors that is linear in `x` and `y`. `model` is the vectors' model.
+    `x` and `y` are from -1 to 1. The quality of a point is the quality of its memory or run; its title is the beginning
+    of the memory's title or text. `total` is the number of the user's memories. `explained` is the share, 0 to 1, of
+    the variance of the vectors that is linear in `x` and `y`. `model` is the vectors' model.
     """
 
     ids: tuple[str, ...] = ()

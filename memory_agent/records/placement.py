@@ -21,7 +21,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The node of one user. Each move begins a new epoch; an epoch of 0 means that the user was never placed.
 
-    `archived` is the newest known state of the user's archive; a host must not restore an older one, nor one from
+    `archived` is the newest known state of the user's archive; a host must not restore an older state, nor a state from
     before the epoch `archived_since`, when the archive was deleted or belonged to an erased user.
     """
 

@@ -79,8 +79,8 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The author and the released statistics of a shared memory in an answer.
 
     `is_proven`: whether enough different users used it, and their runs succeeded more often than usual. `is_worse`:
-    whether the released mean quality of their runs is below the usual mean. On the user's own memory with the same
-    text, `item_id` is the shared item's id.
+    whether the released mean quality of their runs is below the usual mean. If the memory is the user's own and has the
+    same text as a shared item, `item_id` is the id of that item.
     """
 
     author: str

@@ -1,7 +1,7 @@
 """Requests from a user's memory to the store of shared items, and the store's protocol.
 
 A request names its caller, but the store records only the caller's pseudonym. The structs are the wire format between
-two processes of one daemon, whose versions have the same `verbs.protocol.HOST_PROTOCOL`.
+two processes of one daemon. Both processes have the same `verbs.protocol.HOST_PROTOCOL`.
 """
 
 from __future__ import annotations

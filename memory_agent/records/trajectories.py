@@ -25,7 +25,9 @@ RUN_ENDS: tuple[RunEnd, ...] = get_args(RunEnd)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a run. `record_id` identifies its memory, or is None if it has none or it was forgotten."""
+    """One event of a run. `record_id` identifies the event's memory; it is None if there is no memory or the memory was
+    forgotten.
+    """
 
     event_id: str
     event_type: str
