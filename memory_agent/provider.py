@@ -250,7 +250,7 @@ class MemoryProvider(Protocol):
         """Remove memories with their vectors and words; return how many existed. Durable on return."""
 
     def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, like `forget`; return how many memories existed."""
+        """Remove the memories, runs and recalls of a session, as `forget` does; return how many memories existed."""
 
     def feedback(
         self,

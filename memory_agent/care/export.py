@@ -79,7 +79,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A memory with its events. If `record` is None, the memory was deleted, and its events remain known."""
+    """A memory with its events. If `record` is None, the memory was deleted, but its events are still recognised."""
 
     record: MemoryRecord | None = None
     vector: str | None = None

@@ -350,7 +350,7 @@ def _system_quarantine(journal: Journal, is_owned: IsOwned) -> Iterator[int]:
 
 
 def erased_events(data_dir: Path, settings: Settings, user_id: str, history: History) -> list[str]:
-    """Return the ids of a user's events that `history` lists as erased but the journal still contains."""
+    """Return the ids of a user's events that `history` lists as erased, but that the journal still contains."""
     wanted = history.events
     found: list[str] = []
     if not wanted or not journal_folder(data_dir).exists():

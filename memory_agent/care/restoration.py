@@ -101,7 +101,7 @@ def restore_user(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore one user's store; the daemon's next start delivers the journal's later events. Durable on return.
+    """Restore one user's store; the daemon delivers the journal's later events at its next start. Durable on return.
 
     Raises the errors of `restore_all`, and `InvalidInputError` if the user is not in the backup or was erased since.
     """

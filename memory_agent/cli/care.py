@@ -42,9 +42,8 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     reported as unchecked. Changes nothing, and can be used while a daemon is running. Findings are counted by file and
     key class. The exit code is 3 if there are findings or if something could not be checked. Findings in columns.arrays
     and graph.arrays do not mean data loss: both files are rebuilt from the records automatically, or at once by
-    `memory-agent rebuild`, which also fills an index in another engine again. Missing files are only noted. The state
-    in sona.state is relearned when the memory is opened. Restore anything else from a backup with
-    `memory-agent restore`.
+    `memory-agent rebuild`, which also refills an index in another engine. Missing files are only noted. The state in
+    sona.state is relearned when the memory is opened. Restore anything else from a backup with `memory-agent restore`.
 
     \b
     Examples:
@@ -147,8 +146,8 @@ def compact(target: Target) -> None:
     """Copy the records without free pages, verify the copy, and replace the file; without --user, for all users.
 
     Removes the bytes of deleted memories from the file. Needs disk space for the copy. During the copy, recalls are
-    answered and writes are blocked. If it is killed, either the old or the new file is complete. Without --user and
-    without a daemon, the journal is compacted too; a daemon's relay compacts it after each erasure.
+    answered and writes are blocked. If the command is killed, either the old or the new file is complete. Without
+    --user and without a daemon, the journal is compacted too; a daemon's relay compacts it after each erasure.
 
     \b
     Examples:

@@ -1,6 +1,7 @@
 """Extensions to click: help in sections, repeated options, options passed as one struct, options of several commands.
 
-It imports no other part of the program but `layout`, because every session of a coding agent starts `hook` and `mcp`.
+It imports no other part of the program except `layout`, because every session of a coding agent starts `hook` and
+`mcp`.
 """
 
 from __future__ import annotations

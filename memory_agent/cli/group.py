@@ -1,4 +1,4 @@
-"""The root of the command line: find a command, import only its file, and turn our errors into one line."""
+"""The root of the command line: find a command, import only its file, and report our errors in one line."""
 
 from __future__ import annotations
 

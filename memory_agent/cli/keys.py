@@ -140,8 +140,7 @@ def assign(target: Target, names: tuple[str, ...], person: str | None, no_person
     to the new name.
 
     In the figures of shared items, all users of a person have one vote. This also applies to earlier votes. The figures
-    that count them change at the next upkeep, and are withheld if too few others remain. The keys' permissions do not
-    change.
+    change at the next upkeep, and are withheld if too few other users remain. The keys' permissions do not change.
 
     \b
     Examples:

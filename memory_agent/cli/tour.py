@@ -75,8 +75,8 @@ def tour(target: Target, dry_run: bool) -> None:
     """Try recall on your own past sessions: import them, ask a question whose answer you know, see the page, connect.
 
     Looks for past sessions of coding agents on this machine, and shows what it found. Each further step shows a command
-    and asks before it runs. Until you agree, nothing is written and no daemon is started. Ctrl-C ends the tour, and a
-    second tour repeats no work. Without sessions, it offers an example in a temporary folder, which it deletes.
+    and asks before running it. Until you agree, nothing is written and no daemon is started. Ctrl-C ends the tour, and
+    a second tour repeats no work. Without sessions, it offers an example in a temporary folder, which it deletes.
 
     \b
     Examples:

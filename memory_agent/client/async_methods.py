@@ -342,7 +342,7 @@ class AsyncMemoryMethods:
         return await self._ask("forget", ids=ids)
 
     async def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, like `forget`; return how many memories existed."""
+        """Remove the memories, runs and recalls of a session, as `forget` does; return how many memories existed."""
         return await self._ask("forget_session", session_id=session_id)
 
     async def feedback(

@@ -435,7 +435,7 @@ class MemoryMethods(DaemonMethods):
         return self._ask("forget", ids=ids)
 
     def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, like `forget`; return how many memories existed."""
+        """Remove the memories, runs and recalls of a session, as `forget` does; return how many memories existed."""
         return self._ask("forget_session", session_id=session_id)
 
     def feedback(

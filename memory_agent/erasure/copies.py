@@ -1,4 +1,5 @@
-"""Names, in receipts, the copies of a user's data that an erasure cannot change: backups, exports, other hooks' events.
+"""Names, in receipts, the copies of a user's data that an erasure cannot change: backups, exports, and some hooks'
+events.
 
 `backup` and `export` record their output in DATA/copies.jsonl, which contains paths, times and user ids, but no text.
 """

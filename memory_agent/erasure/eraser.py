@@ -194,7 +194,7 @@ class Erasure:
     def erase_again(
         self, history: logs.History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
     ) -> list[Intent]:
-        """Erase memories again that a restore of a backup made at `made_at` brought back; return the repeated erasures.
+        """Repeat erasures after the restore of a backup made at `made_at`; return the repeated erasures.
 
         Sessions are matched only if they were erased at `made_at` or later. `event_ids` are erased journal events,
         which count as duplicates from now on.

@@ -1,4 +1,5 @@
-"""Removes a user's folder: renames it, which hides it immediately, then deletes it, at the next start at the latest.
+"""Removes a user's folder: renames it, which hides it immediately, and deletes it afterwards, no later than at the next
+start.
 
 Also removes the user's folders among files that a restore moved aside or left behind. Journals there are retained.
 """

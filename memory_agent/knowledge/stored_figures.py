@@ -152,7 +152,7 @@ def drop_figures(batch: Batch, place: str) -> None:
 
 
 def places_with(snapshot: Snapshot, users: Collection[bytes]) -> dict[str, list[bytes]]:
-    """Return the places of the items to which any of the users contributes, each with these users.
+    """Return the place of each item to which any of the users contributes, with those users.
 
     For privacy, there must be no index of a user's items, so this looks up every item.
     """

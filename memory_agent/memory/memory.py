@@ -362,7 +362,7 @@ class Memory(Browsing):
             return self._forgetting.memories(ids)
 
     def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, like `forget`; return how many memories existed.
+        """Remove the memories, runs and recalls of a session, as `forget` does; return how many memories existed.
 
         >>> record = memory.remember("Staging needs the VPN", session_id="s-17")
         >>> memory.forget_session("s-17")

@@ -131,7 +131,7 @@ def _store(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: str, 
 
 
 def documents(root: Path) -> Iterator[Path]:
-    """Yield the documents below a folder, without those in skipped folders; or the root, if it is not a folder."""
+    """Yield the documents below a folder, except those in skipped folders. If the root is a file, yield it."""
     if not root.is_dir():
         yield root
         return

@@ -11,7 +11,7 @@ from pathlib import Path
 from memory_agent.notes.storing import documents
 
 Stamp = tuple[int, int, int]
-"""A file's time of modification in nanoseconds, its size and its inode."""
+"""A file's modification time in nanoseconds, its size and its inode."""
 
 
 class DocumentWatch:

@@ -97,8 +97,7 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item in an answer, with scores as in `RetrievedMemory` and `is_proven` and `is_worse` as in
-    `SharedOrigin`.
+    """A shared item in an answer. Scores are as in `RetrievedMemory`, `is_proven` and `is_worse` as in `SharedOrigin`.
 
     `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line. `boost` is the
     part of `sona_score` that past use adds.
