@@ -1,9 +1,9 @@
 """The learner: uses the outcomes of runs to learn which memories help with which queries. Requires numpy and msgspec.
 
-Read `lesson` first, the input of the learner, then `learner`, which combines the parts: `reasoning_bank` and
+Read `lesson` (the input of the learner) first, then `learner`, which combines the parts: `reasoning_bank` and
 `association` (memories used by similar requests), `instant` (a small adapter), `prior` and `quality`. `gate` decides
 whether the learner may act, using evidence from `comparison` and `interleaving`. The package never logs and never reads
-a clock. Arrays of another shape than documented raise `ShapeError`.
+a clock. Arrays whose shape differs from the documented one raise `ShapeError`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. A sum would rank
 frequently used memories high for unrelated requests. The caller weights the gain, because it harms the ranking if use
-does not recur. Lessons without weight, of failed runs, raise nothing, but show whether use recurs (`comparison`). The
-state depends only on the lessons, bit for bit, and not on their order of arrival.
+does not recur. Lessons of failed runs have no weight: they raise no memory, but show whether use recurs (`comparison`).
+The state depends only on the lessons, bit for bit, and not on their order of arrival.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (pairs of lesson and memory), m = memories reached.
 """
@@ -23,14 +23,15 @@ from sona.lesson import Array, Vector
 Numbers = npt.NDArray[np.int64]
 
 FLOOR = 0.2
-ALIKE = 0.5  # the least cosine at which a past request supports the memories that it used
+ALIKE = 0.5  # the minimum cosine at which a past request supports the memories that its run used
 _EVEN = 1e-6
 _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 class Reached(NamedTuple):
-    """The memories reached, (m,) ascending, and their gains, (m,) in [0, 1]: 0 if only lessons without weight used one.
+    """The memories reached, (m,) ascending, and their gains, (m,) in [0, 1]: 0 if only lessons without weight used the
+    memory.
 
     `support`, (m,), grows with every similar request that used the memory. `unweighted`, (m,) in (0, 1], are the gains
     if all lessons had a weight of 1. `used`, `gains` and `lessons`, (e,), hold the memory, the gain and the lesson

@@ -4,20 +4,20 @@ Each memory of the answer has odds: the factor by which a bet grows if the memor
 a prediction of the use and the nearest prediction that does not rise along the answer:
 
     p_i = sqrt(i / l_i) exp(4 b_i) / sum_j ...    l_i: the rank of memory i in the learned ranking
-                                                  b_i: its boost, how similar past requests are whose runs used it
+                                                  b_i: its boost: the similarity of past requests whose runs used it
     q   = the non-increasing prediction that is nearest to p (Kullback and Leibler; pooling adjacent violators)
     odds_i = p_i / q_i
 
-The null hypothesis is that use depends only on position: to use a memory instead of an unused one above it is never
-more likely than the reverse. Reveal the used memories in random order. Each is then drawn with probabilities that do
-not rise along the memories that remain. Its expected odds among them are at most 1, because the mean of the first m
-odds is at most 1 for every m. So the product of the odds of the first two, averaged over all orders, is a test
-martingale's factor, whatever determines p, as long as it is fixed before the uses are seen. If p is right, no other bet
-that is safe under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back,
-because no prediction is certain.
+The null hypothesis is that use depends only on position: using a memory instead of an unused one above it is never more
+likely than the reverse. Reveal the used memories in random order. Each is then drawn with probabilities that do not
+rise along the memories that remain. Its expected odds among them are at most 1, because the mean of the first m odds is
+at most 1 for every m. So the product of the odds of the first two, averaged over all orders, is a test martingale's
+factor, whatever determines p, as long as it is fixed before the uses are seen. If p is right, no other bet that is safe
+under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back, because no
+prediction is certain.
 
-Boosts include the uses by failed runs. They raise nothing in the learned ranking, but show as well as others whether a
-user's uses recur (decision 0020).
+Boosts include the uses by failed runs. These raise nothing in the learned ranking, but show as well as other uses
+whether a user's uses recur (decision 0020).
 
 Shapes: k = memories of the answer.
 """

@@ -1,13 +1,13 @@
-"""Lets the learner act only while the memories used by runs show that it helps.
+"""Enables the learner only while the memories used by runs show that it helps.
 
 SHADOW (fewer than 2 credited lessons) -> TRIAL (the baseline answers and is compared with the learned ranking, which is
 not shown) -> ON (the learned ranking answers; 10 % interleaved) or OFF (for 100 credited lessons, then TRIAL again).
 
 The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
-multiplies a wealth that starts at 1. If past use predicts nothing that position does not, the expected wealth never
-rises. By Ville's inequality, the probability of ever reaching t is then at most 1/t, however often it is tested. The
-first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so the learner is turned ON with probability at most 1/28 + 1/140
-+ 1/280 + ... = .05 over all TRIALs. The test does not change any answer.
+multiplies a wealth that starts at 1. If past use predicts nothing beyond what position predicts, the expected wealth
+never rises. By Ville's inequality, the probability of ever reaching t is then at most 1/t, however often it is tested.
+The first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so the learner is turned ON with probability at most 1/28 +
+1/140 + 1/280 + ... = .05 over all TRIALs. The test does not change any answer.
 
 For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests count in TRIAL too, because earlier
 versions interleaved there.
@@ -15,7 +15,7 @@ versions interleaved there.
 The opposite bet measures harm and turns the learner OFF at 20, both in TRIAL and in ON, where it counts only contests
 and restarts on entry. After a long run of wins, its wealth is too low to detect later harm soon. So in ON, a second bet
 restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns the learner OFF at
-400. For a learner no better than a coin it takes at least 400 contests on average.
+400. If the learner is no better than chance, this takes at least 400 contests on average.
 
 The state depends only on the sequence of calls to `credit` and `observe`.
 """

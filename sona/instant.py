@@ -19,7 +19,7 @@ from sona.lesson import Array
 from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
-COLD = 16  # exemplars from which the bank acts without this layer
+COLD = 16  # number of exemplars from which the bank acts without this layer
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64

@@ -35,7 +35,8 @@ from sona.reasoning_bank import ReasoningBank
 CAPACITY = 512  # exemplars after a rebuild, which condenses older ones
 RESERVE = 128  # exemplars that may be added until the next rebuild
 REACH = 0.5
-"""The most by which a query is moved: memories whose scores differ more, times their distance, keep their order."""
+"""The maximum shift of a query. It can swap two memories only if their scores differ by less than it times their
+distance."""
 
 _NEAR, _KNOWN = 0.2, 0.6
 
@@ -45,8 +46,8 @@ Places = npt.NDArray[np.intp]
 class Use(NamedTuple):
     """A memory that an earlier lesson's run used, for `Adaptation.of`.
 
-    `gain` is in (0, 1], and `support` is 0 or more and grows with every such lesson. `similarity` is that of the
-    lesson's query.
+    `gain` is in (0, 1], and `support` is 0 or more and grows with every such lesson. `similarity` is the cosine of the
+    lesson's query to the new one.
     """
 
     memory: int
@@ -61,7 +62,7 @@ class Adaptation(msgspec.Struct, frozen=True):
 
     `reached`: memories used for similar requests. `direction`, (d,), has a length of at most `REACH`; its dot product
     with a memory's vector is the change in that memory's score. `similarities`, (n,), are the cosines to the lessons in
-    `numbers`, which are ascending and have weight.
+    `numbers`, which are ascending and omit lessons without weight.
     """
 
     reached: Reached

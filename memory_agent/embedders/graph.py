@@ -32,7 +32,7 @@ Constant = npt.NDArray[np.generic]
 
 
 def export_graph(weights: Path, shape: ModelShape, scheme: Scheme) -> bytes:
-    """Return the graph of the model in `weights` as an ONNX file. Raises `ModelError` for another architecture."""
+    """Return the graph of the model in `weights` as an ONNX file. Raises `ModelError` for a different architecture."""
     try:
         tensors = load_file(weights)
         nodes = _Encoder(_named(tensors), shape, _Int8() if scheme == "int8" else _Float32()).build()

@@ -36,7 +36,7 @@ from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from relay.future import Future
 
 OWN_GROUP, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-_BULK_CACHE = 4096  # results; 2.2 KB each for 34 tokens
+_BULK_CACHE = 4096  # number of results; 2.2 KB each for 34 tokens
 _CACHE_BYTES = 16 << 20  # limit of each of the two caches
 _LOOK_EVERY_S = 0.05
 _LATE = "the query did not start in time"
@@ -387,8 +387,8 @@ class LanedEmbedder(PassageEmbedder):
             self._queries.append(query)  # before `_asked`, so that an interruption in between does not lose the query
             asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
-        # Wake all: a `notify` interrupted by Ctrl-C leaves an entry that consumes the next one. Also for a known query,
-        # whose first caller may have been interrupted earlier.
+        # Wake all: a `notify` interrupted by Ctrl-C leaves an entry that consumes the next `notify`. Also for a known
+        # query, whose first caller may have been interrupted earlier.
         self._query_ready.notify_all()
 
     def _run_queries(self) -> None:

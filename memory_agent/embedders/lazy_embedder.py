@@ -1,7 +1,7 @@
 """Open an embedder in this process, immediately or on first use, and adapt callers' embedders to the protocol.
 
 A lazy embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so
-that recalls do not all search for missing weights again.
+that not every recall searches for missing weights again.
 """
 
 from __future__ import annotations

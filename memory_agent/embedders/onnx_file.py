@@ -1,7 +1,7 @@
 """Write a graph as an ONNX file: the protocol buffers of a model, as far as the exporter uses them.
 
 An installation with the package `onnx` would be 36 MB larger (of 360). `tests/memory_agent/embedders/test_onnx_file.py`
-compares every byte with its. Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
+compares every byte with the output of that package. Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _message(field: int, content: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return a number in groups of seven bits, the lowest first; negative ones as in 64 bits."""
+    """Return a number in groups of seven bits, the lowest first; negative numbers as 64-bit two's complement."""
     value &= (1 << 64) - 1
     groups = bytearray()
     while value > 0x7F:

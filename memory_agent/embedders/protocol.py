@@ -63,7 +63,7 @@ def is_of_server(stamp: str) -> bool:
 
 
 def comparable(stamp: str, other: str) -> bool:
-    """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes, any scheme."""
+    """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes (any scheme)."""
     return _weights_and_ndim(stamp) == _weights_and_ndim(other)
 
 
@@ -149,7 +149,7 @@ class Embedder(Protocol):
         ...
 
     def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the (d,) vector of `text`, ahead of bulk work, or raise `EmbedderUnavailableError` at `timeout_s`."""
+        """Return the (d,) vector of `text`, ahead of bulk work. Raises `EmbedderUnavailableError` after `timeout_s`."""
         return self.begin_query(text, timeout_s).result()
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:

@@ -2,7 +2,7 @@
 
 Vectors are checked before they are used: one for each text, all of the same width, finite and not zero. A text of more
 than `passage_chars` characters gets several vectors. If the server rejects a text as too long, its vector is the mean
-of its halves' vectors. Opening embeds one word, which verifies address, key, model and dimensions.
+of its halves' vectors. When an embedder is opened, it embeds one word to verify the address, key, model and dimensions.
 
 Shapes: n texts, p passages of a text, d dimensions.
 """
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 _PASSAGES_REVISION = "chars1"
 _OVERLAP_CHARS = 100
-_BATCH_CHARS = 200_000  # OpenAI accepts 300,000 tokens in a request, and a character is at most about 1.5
+_BATCH_CHARS = 200_000  # OpenAI accepts 300,000 tokens in a request, and a character has at most about 1.5
 _BYTES_PER_NUMBER = 25  # of JSON
 _BULK_AT_ONCE = 2
 _TEXT_CACHE = 1024
-_LEAST_CHARS = 200  # a shorter text is not too long
+_LEAST_CHARS = 200  # a shorter text is not halved if the server rejects it as too long
 _PROBE = "memory"
 _PROBE_S = 10.0
 _BLANK = "."  # some servers reject blank texts
@@ -244,7 +244,7 @@ class ProviderEmbedder(PassageEmbedder):
         return self._api.run(lambda: self._texts(texts, None))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return an upper bound on the number of tokens of most texts, because servers do not count them."""
+        """Return an estimate, an upper bound for most texts, because servers do not count tokens."""
         others = sum(not char.isascii() for char in text)
         return -(-(len(text) - others) // 2) + 2 * others
 

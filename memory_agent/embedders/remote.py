@@ -203,7 +203,7 @@ class _Request:
         self._correlation = self._send()
 
     def result(self) -> wire.Frames:
-        """Wait for the answer, repeating the request. Raises `EmbedderUnavailableError` at the timeout."""
+        """Wait for the answer, repeating the request. Raises `EmbedderUnavailableError` after the timeout."""
         try:
             return self._wait()
         finally:

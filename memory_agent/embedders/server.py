@@ -33,7 +33,7 @@ _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
 _LOOK_AGAIN_REFUSED_S = 10.0  # each attempt hashes the rejected file (90 MB) again
 _LOADING_S = 5.0
-_OPENING_S = 0.1  # other requests wait meanwhile
+_OPENING_S = 0.1  # during which other requests wait
 _MOST_TEXTS = 1024
 
 T = TypeVar("T")

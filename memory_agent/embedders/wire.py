@@ -59,7 +59,7 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The header of an answer: of `rows` texts, of a query (`words`, share `read`), of a token count or an error."""
+    """The header of an answer: to `rows` texts, to a query (`words`, share `read`), a token count or an error."""
 
     info: EmbedderInfo | None = None
     rows: int = 0

@@ -26,7 +26,7 @@ from memory_agent.records.arguments import check_text
 
 CHARS_PER_TOKEN = 32
 _LEAST_PIECES = 600
-"""Of a covered script; BERT's English vocabulary has 27,762 Latin, 488 Han, and up to 94 other pieces."""
+"""Pieces of a covered script; BERT's English vocabulary has 27,762 Latin, 488 Han, and at most 94 of any other."""
 
 Ids = npt.NDArray[np.int32]
 

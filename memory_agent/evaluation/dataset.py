@@ -37,7 +37,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and the items that answer it, each with a grade of 1 or more. Without any, it is not asked."""
+    """A question, and the items that answer it, each with a grade of 1 or more. It is not asked if there are none."""
 
     id: str
     text: str
@@ -72,7 +72,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     digest: str
     histories: tuple[History, ...]
-    main_categories: tuple[str, ...] = ()  # if any, the session recall counts questions without evidence as answered
+    main_categories: tuple[str, ...] = ()  # if not empty, session recall counts questions without evidence as answered
 
     def only(self, users: Collection[str]) -> Dataset:
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))

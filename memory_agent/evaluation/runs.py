@@ -83,8 +83,8 @@ class Prepared:
     def ask(self, plan: Plan, progress: Progress) -> Run:
         """Ask the plan's questions on a copy of the folder, so that every run starts from the state after ingest.
 
-        The plan must equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. Latencies of
-        queries from an earlier run are too low, because the embedder caches queries.
+        The plan must equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. The latency of
+        a query that an earlier run asked is too low, because the embedder caches queries.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():
@@ -92,7 +92,7 @@ class Prepared:
             return self.ask_in(Path(folder), plan, progress)
 
     def ask_in(self, data_dir: Path, plan: Plan, progress: Progress) -> Run:
-        """Ask the plan's questions on this folder, where they are recorded."""
+        """Ask the plan's questions on this folder, which records the recalls."""
         return _ask_all(plan, opener(plan.settings, data_dir, self.embedder), self.took_s, progress, embedded=True)
 
 

@@ -156,7 +156,7 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how. By default, an answer may contain memories of any relevance, to measure the ranking."""
+    """What to measure, and how. By default, memories of any relevance are admitted, to measure the ranking."""
 
     dataset: Dataset
     settings: Settings

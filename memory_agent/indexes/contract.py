@@ -41,9 +41,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     lineage: str
     stamp: str
     ndim: int
-    applied: int  # the last change that the index includes or, while it is being filled, the one at which that began
+    applied: int  # the last change that the index includes or, during filling, the change at which filling began
     filled: int | None = None  # the last row that was copied, while it is being filled
-    opening: str = ""  # the opening of the store that last changed the index; a later one has a greater name
+    opening: str = ""  # the opening of the store that last changed the index; a later opening has a greater name
 
     def is_of(self, other: Position) -> bool:
         """Whether both are of the same store, model and width."""
@@ -51,7 +51,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter: for each of the `COLUMNS` in `among`, one of the names; a time from `since_us` to before `until_us`."""
+    """A filter: for each of the `COLUMNS` in `among`, one of the names; a time from `since_us` to below `until_us`."""
 
     among: Mapping[str, tuple[str, ...]] = {}
     since_us: int | None = None
@@ -80,9 +80,9 @@ class IndexOf(NamedTuple):
 class VectorIndex(Protocol):
     """One user's vectors in one engine. Thread-safe: the implementation serialises calls.
 
-    Every method raises `IndexUnavailableError` if the engine does not answer, and `IndexUnusableError` for another
-    schema version, a read-only database or a missing permission. A damaged file, or one with another key, raises
-    `IndexDamagedError`; `clear` then makes the index empty.
+    Every method raises `IndexUnavailableError` if the engine does not answer, and `IndexUnusableError` for a different
+    schema version, a read-only database or a missing permission. A damaged file, or a file with a different key, raises
+    `IndexDamagedError`; `clear` then empties the index.
     """
 
     name: str
@@ -105,9 +105,9 @@ class VectorIndex(Protocol):
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         """Add entries, or replace those with the same rows, and set the position. Durable on return.
 
-        Raises `IndexUnusableError` if a later opening has changed an index that several machines share; so do `begin`
-        and, by the position that was set last, `delete`. Raises `InvalidInputError` for vectors of another width than
-        `begin` set, and changes nothing.
+        Raises `IndexUnusableError` if a later opening has changed an index that several machines share; `begin` raises
+        it too, and so does `delete`, based on the position that was set last. Raises `InvalidInputError`, and changes
+        nothing, for vectors whose width differs from the one that `begin` set.
         """
         ...
 
@@ -118,8 +118,8 @@ class VectorIndex(Protocol):
     def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
         """Return the `limit` passages nearest to `vector` (d,) that pass the filter; fewer only if no others pass.
 
-        Raises `InvalidInputError` for a vector of another width. With `timeout_s`, raises `TimeoutError` if the search
-        takes longer, and `IndexUnavailableError` instead of connecting to a database.
+        Raises `InvalidInputError` for a vector of a different width. With `timeout_s`, raises `TimeoutError` if the
+        search takes longer, and `IndexUnavailableError` instead of connecting to a database.
         """
         ...
 
@@ -132,7 +132,7 @@ class VectorIndex(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """End a `compact` in progress, and those to come: they raise `IndexUnavailableError`."""
+        """Abort the `compact` in progress and all later ones; they raise `IndexUnavailableError`."""
         ...
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Open an index by the name of its engine. The module of an engine is imported with the first index in it."""
+"""Open an index by the name of its engine. The module of an engine is imported when its first index is opened."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_index(engine: str, of: IndexOf) -> VectorIndex:
 
 
 def encrypts(engine: str) -> bool:
-    """Whether the vectors in an engine are encrypted if the user's store is."""
+    """Whether an engine encrypts its vectors if the user's store is encrypted."""
     return engine in ("builtin", "sqlite-vec")
 
 

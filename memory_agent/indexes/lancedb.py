@@ -1,7 +1,7 @@
 """An index in a LanceDB dataset in the user's folder, searched exactly.
 
-Each write adds a version of the dataset with files of its own, which are merged after many writes. The position is a
-file beside the dataset, replaced after each write: a crash between the two only repeats the write. Vectors are float16.
+Each write adds a version of the dataset with its own files, which are merged after many writes. The position is a file
+beside the dataset, replaced after each write: a crash between the two only repeats the write. Vectors are float16.
 
 d = dimensions.
 """

@@ -4,9 +4,9 @@ With a table per user, a missing condition cannot expose another user's memories
 vectors, and erasing a user drops the table. The table `users` contains each user's id, position and table. Vectors are
 `halfvec`, the float16 of the records.
 
-Filters are SQL conditions. Few matching passages are compared exactly, because the graph of 100,000 passages takes 226
-ms with a filter that 5,000 match. A graph search that finds too few passages (`hnsw.iterative_scan` ends after
-`hnsw.max_scan_tuples`) is repeated without the graph.
+Filters are SQL conditions. If few passages match, they are compared exactly, because a search of the graph of 100,000
+passages takes 226 ms with a filter that 5,000 match. A graph search that finds too few passages (`hnsw.iterative_scan`
+ends after `hnsw.max_scan_tuples`) is repeated without the graph.
 
 d = dimensions.
 """
@@ -42,8 +42,8 @@ _EXPANSION_SEARCH = 100
 _GRAPH_TIMEOUT_S = 3_600
 _GRACE_S = 1.0  # longer than the server's own limit
 _SEARCH_GRACE_S = 0.2  # a busy server needs a moment to cancel; closing the connection would fail other searches
-_CHECKED_EVERY_S = 0.02  # how often a wait for the server looks at the clock
-_ENTRY_S = 0.1  # more time for each entry of a write, which a graph may make slow: 16 ms a vector
+_CHECKED_EVERY_S = 0.02  # how often a wait for the server checks the clock
+_ENTRY_S = 0.1  # additional time for each entry of a write, because a graph may slow it down: 16 ms per vector
 _COLUMNS = ("memory", *COLUMNS, "time_us", "embedding")
 _TABLE = (
     "CREATE TABLE {table} (memory bigint NOT NULL, kind text, source text, session text, run text, channel text, "
@@ -75,7 +75,7 @@ class PgvectorIndex:
         self._other: _Connection | None = None  # of `compact`
         self._is_interrupted = False
         self._opening = ""  # of the last position that was set
-        self._passages = 0  # at least as many as there are; the table is counted again when it matters
+        self._passages = 0  # an upper bound; the table is counted again before a graph is built
         self._table = _identifier(of.settings, _table_of(of.user_id))
 
     @property
@@ -182,7 +182,7 @@ class PgvectorIndex:
         if other is not None:
             with suppress(psycopg.Error):
                 other.cancel_safe(timeout=_GRACE_S)
-            other.answer_s = 0.0  # if the server is gone
+            other.answer_s = 0.0  # if the server is down
 
     def clear(self) -> None:
         forget_user(self._settings, self._user_id)
@@ -195,7 +195,7 @@ class PgvectorIndex:
 
     @contextmanager
     def _compacting(self) -> Iterator[_Connection]:
-        """Open a connection of its own, which `interrupt` ends."""
+        """Open a separate connection, whose statement `interrupt` cancels."""
         with _connected(self._settings, _GRAPH_TIMEOUT_S) as other:
             with self._guard:
                 if self._is_interrupted:
@@ -230,9 +230,8 @@ class PgvectorIndex:
 
     @contextmanager
     def _transaction(self, until_s: float | None = None) -> Iterator[_Connection]:
-        """Hold the process's connection for one transaction. After an error, the position is read again.
-
-        With `until_s`, raises `TimeoutError` then, and `IndexUnavailableError` if the position must be read first.
+        """Hold the process's connection for one transaction. After an error, the position is read again. With
+        `until_s`, raises `TimeoutError` at that time, and `IndexUnavailableError` if the position must be read first.
         """
         if self._database is None:
             self._database = _Database.of(self._settings)
@@ -251,7 +250,7 @@ class PgvectorIndex:
 
     @contextmanager
     def _writing(self, opening: str) -> Iterator[_Connection]:
-        """Hold the connection for one transaction that writes. A host that was replaced may still try that."""
+        """Hold the connection for one transaction that writes. A host that was replaced may still try to write."""
         with self._transaction() as connection:
             query = self._sql("SELECT position FROM {users} WHERE user_id = %s FOR UPDATE")
             found = connection.execute(query, (self._user_id,)).fetchone()
@@ -285,7 +284,7 @@ class PgvectorIndex:
 
 
 class _Database:
-    """This process's connection to a database, shared by all indexes with the same settings. One uses it at a time."""
+    """This process's connection to a database, shared by all indexes with the same settings, one at a time."""
 
     _opened: ClassVar[dict[IndexSettings, _Database]] = {}
     _opening = threading.Lock()
@@ -313,9 +312,8 @@ class _Database:
 
     @contextmanager
     def transaction(self, until_s: float | None = None) -> Iterator[_Connection]:
-        """Hold the connection for one transaction. After an error, the next call connects again.
-
-        With `until_s`, raises `TimeoutError` then, and `IndexUnavailableError` if there is no connection.
+        """Hold the connection for one transaction. After an error, the next call connects again. With `until_s`, raises
+        `TimeoutError` at that time, and `IndexUnavailableError` if there is no connection.
         """
         wait_s = WAIT_FOR_EVER if until_s is None else max(0.0, until_s - time.monotonic())
         with holding(self._using, wait_s) as is_held, _translated():
@@ -399,7 +397,7 @@ def _connected(settings: IndexSettings, timeout_s: float) -> _Connection:
 
 
 def _url_of(settings: IndexSettings) -> str:
-    """Return the URL. Raises `IndexUnusableError` for one whose error by the driver would contain parts of it."""
+    """Return the URL. Raises `IndexUnusableError` for a URL of which the driver's error would contain parts."""
     url = with_variables("index.url", settings.url)
     try:
         parts = conninfo_to_dict(url)
@@ -415,7 +413,7 @@ def _url_of(settings: IndexSettings) -> str:
 class _Connection(psycopg.Connection[Any]):
     """A connection that is closed if the server does not answer within `answer_s`.
 
-    PostgreSQL enforces `statement_timeout`, but not if its machine or the network is gone.
+    PostgreSQL enforces `statement_timeout`, but cannot if its machine or the network is down.
     """
 
     answer_s = _GRACE_S

@@ -31,7 +31,7 @@ FILE = "index.sqlite"
 
 _NAME = "sqlite-vec"
 _STEPS = 127  # quantisation steps per largest component
-_CHECKED_EVERY = 10_000  # instructions of SQLite between two looks at the clock: 2 ms
+_CHECKED_EVERY = 10_000  # SQLite instructions between two checks of the clock: 2 ms
 _INDEXED = ("session", "run", "channel")
 _NAMES = ", ".join(f"{column} TEXT" for column in COLUMNS)
 _SCHEMA = (
@@ -44,7 +44,7 @@ _SCHEMA = (
 _INSERT = f"INSERT INTO vectors VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
 
 _AWAY = (sqlite.SQLITE_BUSY, sqlite.SQLITE_LOCKED, sqlite.SQLITE_NOMEM, sqlite.SQLITE_FULL, sqlite.SQLITE_CANTOPEN)
-"""Errors that pass: the file is not damaged."""
+"""Transient errors, in which the file is not damaged."""
 
 _positions = msgspec.msgpack.Decoder(described(Position))
 
@@ -193,7 +193,7 @@ class SqliteVecIndex:
         try:
             yield
         except sqlite.Error as error:
-            reason, code = str(error), getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code without its kind
+            reason, code = str(error), getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code
             if code == sqlite.SQLITE_INTERRUPT:
                 raise TimeoutError from error
             if code in _AWAY:

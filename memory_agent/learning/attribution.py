@@ -27,11 +27,11 @@ from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
 SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credits: named selectively, inferred, named as all of a short answer
-LEAST_LIST = 4  # the size of an answer from which naming all of it credits none of it
+LEAST_LIST = 4  # a run that names all memories of an answer of at least this size credits none of them
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named every memory of an answer: `count` memories, of which the rows `named` still exist."""
+    """Return whether a run that named `count` memories named a whole answer; `named` are the rows that still exist."""
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 
@@ -219,7 +219,7 @@ class _Memory:
 
 
 class _Scale:
-    """Word weights for one output, by stem: `_rarity` in the store (bits), and `_telling` among the shown ones."""
+    """Word weights for one output, by stem: `_rarity` in the store (bits), and `_telling` among the shown memories."""
 
     def __init__(self, said: list[Statement], memories: Sequence[_Memory], store: WordCounts) -> None:
         having = Counter(stem for memory in memories for stem in memory.stems)

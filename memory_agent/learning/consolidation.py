@@ -1,7 +1,7 @@
 """Deferred work on ended runs: infers which memories they used, updates patterns, and retrains and saves the learner.
 
 Inferred uses count in patterns and lessons, and the learner may rank a pattern, so this order matters. When a memory
-closes, it only infers uses and saves the learner.
+closes, only uses are inferred and the learner is saved.
 
 Inference compares a run's output after a recall (its steps and end) with the memories that the recall showed, except
 the run's own memories and patterns built from it. Each run is read once, and again when its output, recalls or memories
@@ -150,7 +150,7 @@ class _StoreWords:
 
 
 def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
-    """Return the used rows, judging by the run's text, each with the latest recall that showed it."""
+    """Return the rows whose use shows in the run's text, each with the latest recall that showed it."""
     return {
         found.row: reading.recall_id
         for reading in case.readings

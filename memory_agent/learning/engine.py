@@ -1,7 +1,7 @@
 """The learning engine of a memory: `sona`, or a custom engine with the same protocol.
 
 The gate of `sona` decides from the runs whether an engine's ranking is used. A custom engine is not saved but retrained
-when the memory is opened. After a failure, answers are ranked without it until then.
+when the memory is opened. If it fails, answers are ranked without it until the memory is reopened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LearningEngine(Protocol):
     def adapt(self, query: Embedding) -> Adaptation | None:
         """Return the effect on the ranking of a query, (d,) of unit length, or None. `sona.Adaptation.of` makes one.
 
-        Memories and lessons are named by their numbers in the lessons.
+        Memories and lessons are identified by their numbers in the lessons.
         """
         ...
 

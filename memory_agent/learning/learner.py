@@ -62,7 +62,7 @@ class Advice(msgspec.Struct, frozen=True, dict=True):
 USUAL = Advice()
 
 
-_DUE_SHARE = 32  # relearn if 1 in 32 lessons changed: thousands take seconds, and learning them singly is almost exact
+_DUE_SHARE = 32  # relearn if 1 in 32 lessons changed: relearning takes seconds, and single updates are almost exact
 
 
 class Figures(NamedTuple):
@@ -146,7 +146,7 @@ class UserLearner:
 
     @property
     def gate(self) -> GateState:
-        """The state of the gate; `shadow` before anything was learned."""
+        """The state of the gate; `shadow` until something is learned."""
         with self._lock:
             return "shadow" if self._learner is None else self._learner.gate.state
 
@@ -188,7 +188,7 @@ class UserLearner:
         return EngineLearner(ndim, self._engine_of, lessons)
 
     def _learn_changed(self, changed: Iterable[str | None], moment: Moment) -> bool:
-        """Learn the changed runs; return False if a run is gone or unknown, so that all must be relearned."""
+        """Learn the changed runs; return False if a run is gone or unknown, in which case all must be relearned."""
         learner = self._learner
         if learner is None:
             return False

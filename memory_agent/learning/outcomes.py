@@ -7,8 +7,8 @@
     completed, then retried          .4
     completed, and a related later run succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
 
-A failed run remains failed if a later run succeeds, even one that retries it. A trajectory known only from feedback
-ends with the feedback. Each change of quality is a revision with a reason and a cause. A run that is cancelled after it
+A failed run remains failed even if a later run, such as its retry, succeeds. A trajectory known only from feedback ends
+with the feedback. Each change of quality is a revision with a reason and a cause. A run that is cancelled after it
 ended loses its quality and its revisions.
 """
 
@@ -22,7 +22,7 @@ from memory_agent.records.trajectories import Reason, RunEnd
 from memory_agent.storage.stored_runs import Echo, Mark, StoredRevision
 
 COMPLETED, RETRIED, LATER_SUCCESS, FAILED = 0.8, 0.4, 0.9, 0.0
-SUCCEEDED = COMPLETED  # the least quality of a success, not counting the success of later runs
+SUCCEEDED = COMPLETED  # the minimum quality of a success, not counting the success of later runs
 _OWN_ROLES = ("begin", "step", "end")
 
 
@@ -104,7 +104,7 @@ def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
 
 
 def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
-    """Return whether the run succeeded, judged by its own facts and retries. If it did, it raises earlier runs."""
+    """Return whether the run succeeded, judged by its own facts and retries. If so, earlier runs gain quality."""
     own = ending(marks, [echo for echo in echoes if echo.hop == 0])
     return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
 
@@ -120,7 +120,7 @@ def _stated(marks: Sequence[Mark]) -> Iterator[_Fact]:
 
 
 def _from_later_runs(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Iterator[_Fact]:
-    """Yield the facts that follow from later runs. They take effect after this run ended, at the earliest."""
+    """Yield the facts that follow from later runs. They take effect no earlier than the end of this run."""
     ended_us = max((mark.at_us for mark in marks if mark.outcome is not None), default=0)
     echoes = tuple(echoes)
     retrying = {echo.run_id for echo in echoes if echo.hop == 0}

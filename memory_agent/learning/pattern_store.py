@@ -216,7 +216,7 @@ class PatternStore:
         vectors: Mapping[str, Embedded],
         version: int,
     ) -> bool:
-        """Write the plan unless its runs or the stored patterns have changed since; then the next call plans again."""
+        """Write the plan; if its runs or the stored patterns have changed, do nothing: the next call plans again."""
         is_alone = batch.state.lessons_version == version
         runs = {number for change in plan.changes for number in change.runs}
         if _read(batch) != stored_patterns or not past.holds(batch, runs):
@@ -306,7 +306,7 @@ def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, 
 
 
 def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedded]) -> _Kept:
-    """Write one pattern. Without a model, it keeps its former vector or, like any memory, gets one later."""
+    """Write one pattern. Without a model, it keeps its former vector or, like any memory, gets a vector later."""
     vector = vectors.get(embedded_text(change.record)) if change.needs_vector else None
     if change.kept is None:
         return _Kept(batch.put(change.record, vector), change.runs)

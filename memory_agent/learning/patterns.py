@@ -28,9 +28,9 @@ from memory_agent.storage.terms import fingerprint, query_words, stems
 from relay import described
 from sona import WARM_UP, QueryCentering, average_linkage
 
-THRESHOLD = 0.45  # the least mean cosine of centred requests (decision 0019)
+THRESHOLD = 0.45  # the minimum mean cosine of centred requests (decision 0019)
 COLD_THRESHOLD = 0.8  # with fewer than 20 runs, too few for centring
-WORKED = 0.5  # the least quality of a successful run
+WORKED = 0.5  # the minimum quality of a successful run
 MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
@@ -210,7 +210,7 @@ class _Learned(msgspec.Struct):
 
 
 def words_without_figures(record: MemoryRecord) -> str:
-    """Return the text of a pattern of runs without counts, times and qualities, or another memory's text."""
+    """Return a pattern's text without counts, times and qualities, or the whole text of any other memory."""
     try:
         learned = msgspec.convert(record.metadata, described(_Learned))
     except msgspec.ValidationError:
@@ -234,7 +234,7 @@ def _used_again(succeeded: Sequence[PastRun]) -> list[str]:
 
 
 def on_one_line(text: str, most_chars: int) -> str:
-    """Return `text` on one line, truncated between words to at most `most_chars`, with `CUT` at the end."""
+    """Return `text` on one line, truncated between words to at most `most_chars`, then ending with `CUT`."""
     line = " ".join(text.split())
     if len(line) <= most_chars:
         return line
@@ -247,7 +247,7 @@ def on_one_line(text: str, most_chars: int) -> str:
 # determines the order. It shares with another run its steps on their longest common subsequence. Shapes: d dimensions
 # of an embedding, n steps of one run, m steps of another, s steps of all runs.
 
-SAME_STEP = 0.6  # least similarity of equal steps (`ops/bench/patterns.md`)
+SAME_STEP = 0.6  # minimum similarity of equal steps (`ops/bench/patterns.md`)
 MOST_COMPARED = 16  # runs whose steps are compared; others are ignored
 _LEAST_SHARING = 2
 _BACKBONES = 8
@@ -296,7 +296,7 @@ def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[Sha
 def steps_of_failed_alone(
     failed: Sequence[RunSteps], others: Sequence[RunSteps], least: float = SAME_STEP
 ) -> list[SharedStep]:
-    """Return the steps that two, and half, of the failed runs took and no other run did, most frequent first."""
+    """Return the steps that only failed runs took, at least two and half of them, most frequent first."""
     failed = [run for run in failed if run.steps][:MOST_COMPARED]
     others = [run for run in others if run.steps][:MOST_COMPARED]
     if len(failed) < _LEAST_SHARING or not others:

@@ -1,15 +1,15 @@
 """Links runs to recalls, and later runs to earlier ones.
 
 A recall belongs to the run whose events name it, or to the run that requested it. Otherwise, unless a trigger caused
-the recall, the run is guessed: it must have the same request (or a near vector), must have begun shortly after the
-recall, and must not belong to a different session. An explicit link replaces a guess. Feedback on a recall without a
-run creates a trajectory under the recall's id; when the run becomes known, the feedback moves to the run.
+the recall, the run is guessed: it must have the same request (or one with a similar vector), must have begun shortly
+after the recall, and must not belong to a different session. An explicit link replaces a guess. Feedback on a recall
+without a run creates a trajectory under the recall's id; when the run becomes known, the feedback moves to the run.
 
 A run retries an earlier run if an event reports it, or if it rewords the same request soon after the earlier run ended
-(or began, if it was still open). A run's success raises the runs that it continues, the runs that these continue (at
-most three hops), and the latest earlier runs that used one of the same memories. Each run is raised once, along the
-shortest path. Both runs store the relation (`Effect`, `Echo`), so that it can be withdrawn if the outcome of the later
-run changes.
+(or began, if it was still open). A run's success raises the quality of the runs that it continues, of the runs that
+these continue (at most three hops), and of the latest earlier runs that used one of the same memories. Each run's
+quality is raised once, along the shortest path. Both runs store the relation (`Effect`, `Echo`), so that it can be
+withdrawn if the outcome of the later run changes.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _is_retry(
 
 
 def _raised_by(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> Relations:
-    """Return the earlier runs that this run's success raises, with the number of hops."""
+    """Return the earlier runs whose quality this run's success raises, with the number of hops."""
     if run.outcome != "completed" or not succeeded(run.marks, run.echoes):
         return set()
     found: dict[str, int] = {}

@@ -368,7 +368,7 @@ def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -
 def _move_recalls(
     writer: RunWriter, series: _Series, ids: Mapping[int, str], divided: Mapping[str, Sequence[Mark]]
 ) -> None:
-    """Link each recall to the run whose events name it, or else to the one its name referred to at its time."""
+    """Link each recall to the run whose events name it, or else to the run that then had the recall's run name."""
     for run in series.runs:
         for recall_id in run.recalls:
             note = writer.batch.recall_note(recall_id)

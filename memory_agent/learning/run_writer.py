@@ -13,7 +13,7 @@ from memory_agent.learning.run_views import RunRequest, request_of
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.stored_runs import Mark, StoredTrajectory, trajectory_key
 
-MOST_STEPS = 1_000  # stored per run, earliest first; those that name memories or recalls have a limit of their own
+MOST_STEPS = 1_000  # stored per run, earliest first; marks that name memories or recalls have a separate limit
 
 
 class RunWriter:

@@ -29,7 +29,7 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""The most by which the period covered may be ahead of the clock, and the most history that upkeep rereads."""
+"""The longest time by which the period covered may be ahead of the clock, and the longest that upkeep rereads."""
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(described(Outbox))
 
@@ -46,8 +46,8 @@ def outbox_blob(outbox: Outbox) -> tuple[str, bytes]:
 def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
     """Return the outbox with new reports for the period from its `through_us` until `until_us` (exclusive).
 
-    If the clock was ahead by more than an hour and was set back, `through_us` is set back to `until_us`; otherwise
-    nothing would be reported until the clock catches up. Uses that were already reported may then count twice.
+    If the clock was ahead by more than an hour and was set back, `through_us` is set back to `until_us`; without this,
+    nothing would be reported until the clock caught up. Uses that were already reported may then count twice.
     """
     if not outbox.reports and outbox.through_us - until_us > MOST_AHEAD_US:
         return msgspec.structs.replace(outbox, through_us=until_us)

@@ -1,4 +1,4 @@
-"""How a learner came to its state: the gate after each lesson, and the memories with the most credit.
+"""How a learner reached its state: the gate after each lesson, and the memories with the most credit.
 
 Both follow from the lessons' facts, so nothing more is stored. The gate is replayed; the result differs from the
 learner's own gate only after lessons were revised or forgotten, until it relearns.

@@ -1,7 +1,7 @@
-"""Call a provider's HTTP API with a limit of time and size. This is the only file that imports `httpx2`.
+"""Call a provider's HTTP API with limits on time and size. This is the only file that imports `httpx2`.
 
 All calls of an API run in one event loop, in a thread of its own, because the timeouts of a synchronous client restart
-with each byte. A deadline covers the whole call, with its name resolution, its retries and a slow answer.
+with each byte. A deadline covers the whole call, including name resolution, retries and a slow answer.
 
 Errors and logs contain no text, key, or content of an answer, because providers repeat keys and texts in their errors.
 """
@@ -43,8 +43,8 @@ _CONNECTIONS = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 _FAILURES, _OPEN_S, _OPEN_LONGEST_S = 3, 1.0, 60.0
 _LONGEST_RETRY_AFTER_S = 3600.0
-_SHORT_WAIT_S = 1.0  # a provider need not answer within less
-_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}  # all calls would get these; seconds of pause after each
+_SHORT_WAIT_S = 1.0  # a timeout below this is too short to count as a failure of the provider
+_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}  # statuses that all calls would get; seconds of pause after each
 _UNAVAILABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _ADVICE = {
     400: "the request was rejected; check the model and the settings next to it",
@@ -66,7 +66,7 @@ for _logger in ("httpx2", "httpcore2"):
 
 
 class _Failure(msgspec.Struct, frozen=True):
-    """A provider's error. In OpenAI and Anthropic `code` and `type` are names, in Gemini `status` is."""
+    """A provider's error. Its name is in `code` or `type` for OpenAI and Anthropic, and in `status` for Gemini."""
 
     error: Any = None
 
@@ -290,7 +290,7 @@ class ModelApi:
 
 
 def pause_s(attempt: int) -> float:
-    """Return the pause after attempt 0, 1, ...: .25 s, doubled each time to at most 8 s, times a random .5 to 1."""
+    """Return the pause after attempt 0, 1, …: .25 s, doubled each time up to 8 s, times a random factor, .5 to 1."""
     longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 16))
     return random.uniform(longest_s / 2, longest_s)
 

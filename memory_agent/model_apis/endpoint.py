@@ -33,7 +33,7 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_million_tokens: float = 0.0
 
     def check(self) -> None:
-        """Raise `SettingsError` for an invalid URL, or one that would send the key unencrypted."""
+        """Raise `SettingsError` for an invalid URL, or a URL to which the key would be sent unencrypted."""
         check_url(f"{self.setting}.url", self.url)
         if self.key and not _KEY.fullmatch(self.key):
             raise SettingsError(f"{self.setting}.api_key", "must name an environment variable, as in ${OPENAI_API_KEY}")

@@ -5,11 +5,11 @@
 
 The terms are fields of `explanation`. `vector` is the cosine, and `lexical` is BM25 as a share of the best match.
 `words` and `near` measure how well the memory matches the query's words. `alpha` is the weight of the vector side.
-`quality` is that of the memory or its run, or None if unknown. `learned` is 0 unless the memory comes from the learned
-ranking (`arm`). `caused_by` lists the run that used the memory for a similar request, or else the runs with the most
-similar requests. `repeats` lists the former requests folded into this memory. `by_score` is the place by score, from 1,
-of a memory that a judge selected. `centred`, `likeness` and `like` are constant. The names are part of the public
-interface: names may be added, but existing ones never change their meaning.
+`quality` is the quality of the memory or, if it has none, of its run; it is None if unknown. `learned` is 0 unless the
+memory comes from the learned ranking (`arm`). `caused_by` lists the run that used the memory for a similar request, or
+else the runs with the most similar requests. `repeats` lists the former requests folded into this memory. If a judge
+selected the memory, `by_score` is its place by score, from 1. `centred`, `likeness` and `like` are constant. The names
+are part of the public interface: names may be added, but existing ones never change their meaning.
 
 Shapes: p selected candidates.
 """
@@ -60,7 +60,7 @@ _SERVED: dict[Route, Served] = {
 
 
 class Answer(NamedTuple):
-    """The user's own memories that answer a search, and their candidates in the same order."""
+    """The user's own memories that answer a query, and their candidates in the same order."""
 
     search: Search
     advice: Advice
@@ -186,7 +186,7 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` is that of its best `passage`, which is None for the first passage."""
+        """Return the memory at `place`. `cosine` is of its best passage; `passage` is None if that is the first one."""
         found, record = self.found, self.records[int(self.found.rows[place])]
         bm25 = float(found.bm25[place])
         passages = self._highlight(record, passage)
@@ -297,7 +297,7 @@ def _retrieval(cosine: float, bm25: float) -> Retrieval:
 
 
 def _conditions(search: Search) -> dict[str, Any]:
-    """Return the conditions of the query's filter, by field. `spans` lists the query's times if they filter."""
+    """Return the conditions of the query's filter, by field. `spans` lists the query's times if they are conditions."""
     query = search.query
     conditions = {} if query.filter is None else msgspec.to_builtins(query.filter)
     if query.floor is not None:

@@ -5,7 +5,7 @@
 
 `shortlist` creates the candidates; every later stage takes and returns candidates (`stages`, `selection`). BM25 has no
 fixed scale, so it is used as a share of the best match. A memory without a vector gets the mean cosine. `speaker`
-lowers the intermediate texts of an agent, which repeat what the user wrote and what was found (decision 0013).
+lowers the scores of an agent's intermediate texts, which repeat what the user wrote and what was found (decision 0013).
 
 Shapes: n candidates; in `shortlist`, all slots of the view.
 """
@@ -54,7 +54,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     bm25: Scores
     shares: Scores  # `bm25` divided by its best value
     words: Scores  # how well the memory matches the query's words
-    near: Scores  # how well it or its neighbours do
+    near: Scores  # how well the memory or its neighbours match them
     evidence: Scores  # the logit of the relevance, ignoring other candidates
     fused: Scores
     dates: Scores
@@ -76,7 +76,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     shift: Scores
     arms: Slots  # the ranking that the candidate comes from
     ranks: Slots  # in the learned ranking, from 1, if the baseline was compared with it
-    boosts: Slots  # what past use predicts then (`storage/stored_runs`)
+    boosts: Slots  # what past use predicts, if the rankings were compared (`storage/stored_runs`)
     by_score: Slots  # the place by score, from 1, if a judge selected the candidate
     copies: tuple[Slots, ...] = ()  # the duplicates folded into each candidate
     folded: tuple[Slots, ...] = ()  # the former requests folded into it, and their copies
@@ -111,7 +111,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def best_evidence(self) -> float:
-        """The best evidence among the answers; minus infinity if all of it is unknown."""
+        """The best evidence among the answers, or minus infinity if all evidence is unknown."""
         return float(np.fmax.reduce(self.evidence[self.answers], initial=-np.inf))
 
     def take(self, places: Places | Mask) -> Candidates:
@@ -142,8 +142,8 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     """Return the best `limit` memories by vector, by words and by the times that the query names, and their neighbours.
 
-    In the mode `vector`, they include the exact best `sure`. If copies of a few texts crowd out others, `limit` counts
-    texts. If the query asks for kinds of memories, adds memories of these kinds.
+    In the mode `vector`, they include the best `sure` by exact cosine. If copies of a few texts crowd out others,
+    `limit` counts distinct texts. If the query asks for kinds of memories, adds memories of these kinds.
     """
     best = [_by_vector(search, limit, sure), _of_texts(search, search.bm25, limit, above=0.0), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
@@ -172,7 +172,7 @@ def _of_kinds(search: Search, found: Candidates, asked: Asked, limit: int) -> Sl
 
 
 def _nearest(search: Search, slots: Slots, limit: int) -> Slots:
-    """Return the `slots` nearest to the query, or the last ones without cosines."""
+    """Return the `limit` slots nearest to the query or, if there are no cosines, the last ones."""
     if search.cosines is None:
         return slots[-limit:]
     if slots.size <= limit:
@@ -182,7 +182,7 @@ def _nearest(search: Search, slots: Slots, limit: int) -> Slots:
 
 
 def groups_of(view: View, slots: Slots) -> Slots:
-    """Return the number of each slot's run or, without a run, of its session; `NO_NAME` without either."""
+    """Return the number of each slot's run or, if it has none, of its session; `NO_NAME` if it has neither."""
     runs = view.runs[slots]
     return np.where(runs == NO_NAME, view.sessions[slots], runs)
 
@@ -279,7 +279,7 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
 
 
 def _by_time(search: Search, limit: int) -> Slots:
-    """Return the best memories by nearness and cosine, from the times that the query names or soon after."""
+    """Return the best memories by nearness and cosine, from the times that the query names or soon after them."""
     if not search.boosting or search.cosines is None:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values
@@ -320,8 +320,8 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
 def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
     """Return the nearness, 0 to 1, of each time (n,), in microseconds since 1970, to the nearest of `dates`.
 
-    The value is 1 within a span and fades after its end, because an event is often mentioned in the days after it and
-    never before.
+    The value is 1 within a span and fades after its end, because an event is often mentioned in the days after it, but
+    never before it.
     """
     nearest = np.zeros(times_us.shape)
     for date in dates:
@@ -350,7 +350,7 @@ def _fading(date: UnderstoodDate) -> timedelta:
 
 
 def fuse(cosines: Scores, words: Scores, shares: Scores, weight: float) -> Scores:
-    """Fuse cosines, late interaction (`words`) and shares of BM25 to scores (n,). `weight` is that of the cosines."""
+    """Fuse cosines, late interaction (`words`) and shares of BM25 into scores (n,). `weight` applies to the cosines."""
     present = np.isfinite(cosines)
     filled = cosines if present.all() else np.where(present, cosines, cosines[present].mean())
     return weight * filled + (1.0 - weight) * (words + _BM25 * shares) / (1.0 + _BM25)

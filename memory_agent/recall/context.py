@@ -4,11 +4,11 @@ The block remains data, whatever a memory contains. Headings contain only fixed 
 version and the name of its author, quoted and stripped of the characters that separate facts (`sharing`). Each line of
 a memory or a run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so
 no memory can close the block. Control and format characters are removed, so no text is hidden. Titles are not in
-headings, because a title could continue as one.
+headings, because a title could pass as part of the heading.
 
 A memory is shown whole or omitted, except that a long one is shortened and marked as such; it then begins at the
 passage that answers the query. At most 1,000 characters of a shared item are shown. Tokens are counted by the caller's
-function, or bounded by `estimate_tokens`, which is 1.6 to 2 times their number for English.
+function, or bounded by `estimate_tokens`, whose bound is 1.6 to 2 times the actual number for English.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NEAR_CHARS = 80  # a line that begins at most this far before a passage is show
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
-_MOST_CHARS_PER_TOKEN = 32  # of room; a longer entry does not fit: English has an eighth of this
+_MOST_CHARS_PER_TOKEN = 32  # a longer entry cannot fit; English text has about 4
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
@@ -88,8 +88,9 @@ def context_block(
     The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
     last line then states how many runs and memories were omitted. `count_tokens`, such as an embedder's method, is
     called once per entry, and the counts are added; this is exact if tokens end at line ends, as in WordPiece. Without
-    it, tokens are estimated (`estimate_tokens`): never too low for the bundled model, and up to twice too high for
-    English. For a different model, pass its counter. Ages are relative to `now`, which defaults to the current time.
+    it, tokens are estimated (`estimate_tokens`): the estimate is never too low for the bundled model, and up to twice
+    the actual number for English. For a different model, pass its counter. Ages are relative to `now`, which defaults
+    to the current time.
 
     >>> record = memory.remember("Staging needs the VPN")
     >>> print(context_block(memory.recall("deploy to staging"), max_tokens=100))
@@ -152,7 +153,7 @@ class _Entries:
         return bool(best)
 
     def _tokens(self, entry: str) -> int:
-        """Return the number of tokens of `entry`, or one that exceeds the room if the entry is too long to fit."""
+        """Return the number of tokens of `entry`, or a number that exceeds the room if the entry is too long to fit."""
         room = self._room - self.tokens
         return self._count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
@@ -206,8 +207,8 @@ def sharing(memory: RetrievedMemory) -> str:
     """Return, for a heading, who shared a memory or its text, the version and the metrics, or "" if nobody shared it.
 
     Author and version are another user's words. They are shortened, reduced to letters, digits and `-_.'@+`, and
-    quoted, so that they cannot continue as facts of ours. Not quoted are a single plain word, and a pseudonym or a
-    number of users, which nobody can choose as a name.
+    quoted, so that they cannot pass as part of the heading. A single plain word is not quoted, and neither is a
+    pseudonym or a number of users, which nobody can choose as a name.
     """
     shared = memory.shared
     if shared is None:
@@ -220,12 +221,12 @@ def sharing(memory: RetrievedMemory) -> str:
 
 
 def run_text(run: SimilarRun, now: datetime) -> str:
-    """Return a run as three lines: its time, its request, and its steps with how it ended."""
+    """Return a run as three lines: its time, its request, and its steps with its outcome."""
     return f"{_run_heading(run, now)}\n{_run_body(run, _shown_steps(run, _MOST_STEPS))}"
 
 
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how often a memory was seen, first and last when, and its other outcomes, or "" if seen once."""
+    """Return how often and when a memory was seen, and its other outcomes, or "" if it was seen once."""
     if memory.count == 1:
         return ""
     return ", ".join([f"seen {memory.count} times", *_seen(memory, now)])
@@ -405,7 +406,7 @@ def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:
 
 
 def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
-    """Return a run as two lines: its request, and its steps with how it ended."""
+    """Return a run as two lines: its request, and its steps with its outcome."""
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
     shown = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
     done = _joined(shown)
@@ -460,7 +461,7 @@ def _one_line(name: str) -> str:
 def _beginning(memory: RetrievedMemory) -> int:
     """Return where the shown part of a long text begins: at its passage, or at the start of its line if near.
 
-    It begins earlier if the text ends soon after the passage, but the minimum part always reaches the passage.
+    It begins earlier if the text ends soon after the passage, but even the shortest part shown includes its start.
     """
     text = memory.record.text
     at = max(0, min(memory.passage_at, len(text) - _LEAST_CHARS - _LONGEST_WORD))

@@ -1,4 +1,4 @@
-"""Computes how well memories match the words of a query, and how likely they are relevant to it. Pure.
+"""Computes how well memories match the words of a query, and how likely they are to be relevant. Pure.
 
 **Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with a memory's nearest word. A
 memory is represented by the signs of the model's vectors of its content words (`storage/passages`), and each word t of
@@ -8,10 +8,10 @@ inflection has the similarity `_SAME_WORD`.
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)     the discount is for words that match by chance
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
-    closeness_i  = as near_i, of the likenesses of word vectors themselves
+    closeness_i  = as near_i, with the cosines of the word vectors instead of met
     closest_i    = max over t and |j - i| <= 2 in the session of met(t, j)
-    held_i       = sum over t of share_t, of the words that i has
-    lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
+    held_i       = sum of share_t over the words t that i contains
+    lacked_i     = square root of the sum over t of (rarity_t (1 - cosine_t))^2     cosine_t as in closeness, 0 to 1
 
 The last four contribute to the relevance. In them, what neighbours contribute is multiplied by the memory's credit, so
 that a memory about another topic gains nothing. A memory that follows a question like the query, or belongs to a
@@ -25,12 +25,12 @@ is not the probability that the memory is *the* evidence.
     G(T)         = sqrt(2 ln(1 + T / 30))                      T = tokens of all memories that may answer
     e_i          = 9 (s_i - 1.2)                               the evidence, a logit
     relevance_i  = sigma(e_i + credit_i max(min(E, 3) - e_i, 0) / 2)
-    credit_i     = (cosine - .1) / .2, from 0 to 1             E = the best e of the candidates but former requests
+    credit_i     = (cosine - .1) / .2, from 0 to 1             E = the best e of all but former requests
 
-G(T) is the expected best match by chance, which grows with the amount of text. A good memory vouches for the others,
-because evidence often uses other words than the query. Without word vectors, words or a vector, another line gives the
-same measure (`Line`). Relevance is calibrated for the bundled model (decision 0014); with another one, that of memories
-with a vector is unknown (NaN).
+G(T) is the expected best match by chance, which grows with the amount of text. A good match raises the relevance of the
+others, because evidence often uses different words than the query. If word vectors, words or the vector are missing, a
+different line gives the same measure (`Line`). Relevance is calibrated for the bundled model (decision 0014); with a
+different model, the relevance of memories with a vector is unknown (NaN).
 
 Shapes: q words of the query, n memories.
 """
@@ -64,7 +64,7 @@ CALIBRATED_MODEL = "all-MiniLM-L6-v2"  # the constants are fitted to it
 
 _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
-_TOKENS_PER_CHANCE = 30.0  # the size of a text that may resemble a query by chance: about a message
+_TOKENS_PER_CHANCE = 30.0  # assumed length of a text that may match by chance, about one message
 _LEAST_TOKENS = 16  # shorter memories are not discounted
 _SHRINKAGE = 8.0  # discounts rarity matched by chance, in square roots of the query's rarity
 
@@ -157,7 +157,8 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
     """Return which of `slots` (n,) continue one of the `known` (n, r) memories `around` them (n, r).
 
-    A memory continues a question like the query if it directly follows it, and any neighbour of the same run.
+    A memory continues a question like the query if it directly follows that question; it continues any neighbour of the
+    same run.
     """
     view, reach = search.view, around.shape[1] // 2
     found = np.zeros(slots.shape, dtype=np.bool_)
@@ -249,7 +250,7 @@ def credit(cosines: Scores) -> Scores:
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1, or NaN without evidence. `best` is the evidence that vouches for others."""
+    """Return the relevance (n,), 0 to 1, or NaN without evidence. `best` is the evidence that raises the others."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found

@@ -1,7 +1,7 @@
 """Finds the passage that best shows why a memory was found, with the words of the query **marked**. Pure.
 
-Chooses the same passage as `snippet()` of FTS5, in time linear in the text. Words are numbered from 0; a hit is the
-number of a word that the query shares.
+Chooses the same passage as `snippet()` of FTS5, in time linear in the length of the text. Words are numbered from 0; a
+hit is the number of a word that the query shares.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MARK, _ELLIPSIS = "**", "…"
 _FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # for a word's first hit in the passage, and for each further hit
 _BEGINNING_BONUS, _SENTENCE_BONUS = 120, 100
 _FIRST_UNSTEMMED = "\u0c00"
-"""The stems of words from here on are the words, and an English stem begins with its word's first letter."""
-_ENDS, _SPACE = (".", ":"), " \t\n\r"  # a sentence ends with one of the first followed by one of the second
+"""A word with a letter from here on is its own stem; an English stem begins with the first letter of its word."""
+_ENDS, _SPACE = (".", ":"), " \t\n\r"  # a sentence ends with one of `_ENDS`, followed by one of `_SPACE`
 
 
 class _Part(NamedTuple):
@@ -57,7 +57,7 @@ class Highlight(NamedTuple):
 
 
 def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[str]) -> Highlight | None:
-    """Return the best passage of at most 24 words, or None if no word is shared.
+    """Return the best passage of at most 24 words, or None if it contains no word of the query.
 
     `query_words` are the result of `terms.query_words`. A word matches in any inflection.
     """

@@ -5,8 +5,8 @@
     command    a command with its output
     request    what the user asked
 
-A query asks for a kind if it is a question or begins with a word such as "show", and contains words of that kind. Other
-texts with such words, such as "AttributeError when ...", ask for nothing: a false positive is worse than a miss.
+A query asks for a kind if it is a question or begins with a word such as "show", and contains words for that kind.
+Other texts with such words, such as "AttributeError when ...", ask for nothing: a false positive is worse than a miss.
 Supports English, German, French, Spanish, Italian, Russian, Chinese and Japanese.
 
 A memory's kind follows from its type, source or quality, never from its text, so texts in any language are found.
@@ -115,7 +115,7 @@ _GENERAL = _pattern(_IN_GENERAL)
 
 
 class Asked(NamedTuple):
-    """The kinds that a query asks for, and the memories (n,) that are of as many of them as any memory."""
+    """The kinds that a query asks for, and the memories (n,) that match the most of these kinds."""
 
     kinds: frozenset[AskedKind]
     members: Mask
@@ -124,7 +124,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(query: Query, words: Sequence[str], dates: Sequence[str], view: View, mask: Mask | None) -> Asked | None:
-    """Return what a query with these `words` and `dates` asks of the memories in `mask` (n,), or None if no kind."""
+    """Return what a query with these `words` and `dates` asks for among the memories in `mask` (n,), or None."""
     text = fold(query.text[: _MOST_CHARS + 1])
     for phrase in dates:
         text = text.replace(fold(phrase), " ")

@@ -76,7 +76,7 @@ class RecallPipeline:
     def answer(self, query: Query, now: datetime, begin_shared: BeginShared | None = None) -> RecallResult:
         """Return the memories that match the query, best first, with shared items. Raises only `StoreError`.
 
-        `begin_shared` is called once the query's vector is there, since both searches need it.
+        `begin_shared` is called once the query's vector is available, since both searches need it.
         """
         deadline = Deadline(query.deadline_ms)
         result = RecallResult(recall_id=str(ULID.from_datetime(now)), memories=(), dates=_dates_in(query))
@@ -147,12 +147,12 @@ class RecallPipeline:
             estimate = _Estimate()
             block = render(count_tokens=estimate)
             if estimate.tokens <= (max_tokens // 2 if result.runs else max_tokens):
-                return block  # everything fits, as it would by the model's counts
+                return block  # everything fits, since the model's counts are not higher
         return render(count_tokens=count_tokens)
 
 
 def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Candidates:
-    """Select by one ranking, interleave both, or answer by one and compare it with the other."""
+    """Select with one ranking, interleave both, or answer with one and compare it with the other."""
     found = _evaluated(search)
     if advice.adaptation is None or advice.route == "baseline":
         return _by_baseline(found, search)
@@ -206,7 +206,7 @@ def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
 
 
 class _Estimate:
-    """Estimates the tokens of texts, and adds the estimates up."""
+    """Estimates how many tokens texts have, and adds up the estimates."""
 
     def __init__(self) -> None:
         self.tokens = 0

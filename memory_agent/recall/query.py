@@ -34,7 +34,7 @@ Reason = Literal[
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
-    "index_unavailable",  # the engine of the vectors does not answer or is incomplete: found by words only
+    "index_unavailable",  # the index of the vectors does not respond or is incomplete: found by words only
     "global_unavailable",  # shared items were requested, but their store is unavailable or late
     "judge_unavailable",  # the judge failed, or too many recalls wait for it: ranked by score
     "judge_timeout",  # the judge was late, or not called because little time was left: ranked by score
@@ -111,7 +111,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranked(self) -> int:
-        """The number of memories to rank: those of the answer or, if there are more, those for a judge."""
+        """The number of memories to rank: the size of the answer or, if it is larger, the number for a judge."""
         return max(self.top_k, self.pool)
 
     @property
@@ -184,7 +184,7 @@ def check_now(now: datetime | None) -> datetime:
 
 
 def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
-    """Return the time span of own words. It ends after `now`, since events may arrive late or from a fast clock."""
+    """Return the time span of own words. It ends after `now`, since events may arrive late, and a clock may be fast."""
     now_us, reach_us = microseconds(now, "now"), round(minutes * 60_000_000)
     return (now_us - reach_us, now_us + reach_us) if reach_us else None
 

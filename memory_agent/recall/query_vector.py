@@ -23,14 +23,14 @@ from memory_agent.storage.codec import StoreState
 _FLOAT, _HALF = "<f4", "<f2"
 _REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
 _MOST_REST_S = 0.05
-_LEAST_READ = 0.5  # least share of a query's letters that the model must support
+_LEAST_READ = 0.5  # minimum share of a query's letters that the model must support
 
 
 class QueryVector(msgspec.Struct, frozen=True):
     """The vector of a query, `raw` (d,), and the `stamp` of its model.
 
-    `words` are its folded content words, `word_vectors` (q, e) their vectors, and `words_stamp` identifies how they are
-    computed. All three are empty if the embedder has no word vectors.
+    `words` are its folded content words, `word_vectors` (q, e) their vectors, and `words_stamp` identifies how they
+    were computed. All three are empty if the embedder has no word vectors.
     """
 
     raw: Embedding
@@ -51,7 +51,7 @@ class QueryVector(msgspec.Struct, frozen=True):
 
     @classmethod
     def received(cls, sent: SentVector) -> Self | None:
-        """Return the vectors that `sent` returned, or None for `NO_VECTOR`."""
+        """Decode the bytes that `sent` returned; return None for `NO_VECTOR`."""
         if not sent.raw:
             return None
         raw, halves = np.frombuffer(sent.raw, _FLOAT), np.frombuffer(sent.word_vectors, _HALF)

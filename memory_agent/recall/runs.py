@@ -31,7 +31,7 @@ from memory_agent.storage.stored_runs import StoredTrajectory
 _FIRST, _FURTHER = 32, 8  # requests examined first; growth factor while there are too few runs
 _MOST_REQUESTS = 1_000  # nearest requests to fetch from an index in another engine; the built-in one returns all
 _MOST_ATTEMPTS = 4  # runs for one request: the run that was found, and the runs that retried it
-_REACH = 3  # maximum memories from a message to the start of the run that it caused, in one session
+_REACH = 3  # maximum number of memories between a message and the start of the run that it caused, in one session
 _CHOSEN_FROM = 3  # runs examined, as a multiple of the runs in the answer
 
 
@@ -39,7 +39,7 @@ def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -
     """Return at most `top_k` runs of at least the query's minimum relevance, best first; ties go to the newest.
 
     Each run is followed by the runs that retried it, with the same score and relevance. The best evidence in `answer`,
-    the memories found for the query, vouches for the requests among them as well.
+    the memories found for the query, also raises the relevance of the requests.
     """
     search = _among_requests(search)
     limit = _FIRST
@@ -53,7 +53,7 @@ def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -
 
 
 def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
-    """Add at most the requested number of runs, successes first, and the common steps of three times as many.
+    """Add at most the requested number of runs, successes first, and the common steps of up to 3 times as many.
 
     Chooses the best runs, with one exception: if all of them succeeded or all failed, the best run with the opposite
     outcome replaces the last one. If a failed run is among them, its retry replaces the last successful run, provided
@@ -120,7 +120,7 @@ def _quality(run: SimilarRun) -> float:
 
 
 def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates without those that only repeat a run's request, as far as others fill the answer."""
+    """Return the candidates, omitting those that only repeat a run's request if others can fill the answer."""
     if not search.query.runs:
         return found
     with search.store.snapshot() as snapshot:

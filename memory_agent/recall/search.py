@@ -3,13 +3,13 @@
 A filter narrows an answer and is not access control: memories outside it still count towards the rarity of words, and
 keep their places in sessions. Memories that a caller must not see are not in the view (`Query.within`).
 
-Own words are memories that the caller already has, such as the message that it recalls with. `RecallResult.excluded`
+Own words are memories that the caller already has, such as the message that is the query. `RecallResult.excluded`
 counts them by reason:
 
     event     the memory of the event that causes the recall
     run       memories of the calling run
     session   memories of the calling session from the last minutes (`recall.echo_minutes`)
-    echo      a request with the query's words from the last minutes, not in a session other than the calling one
+    echo      a request with the query's words from the last minutes, unless it belongs to a different session
 
 Only a memory created from an event can be an echo. If the filter selects the calling run or session, only the echo is
 excluded.
@@ -79,7 +79,7 @@ class Search(msgspec.Struct, frozen=True):
     words: list[str]
     vector: QueryVector | None
     own: OwnWords
-    is_filtered: bool  # whether more than own words and `Query.without` is excluded
+    is_filtered: bool  # whether anything except own words and `Query.without` is excluded
     mask: Mask | None
     bm25: Scores
     cosines: Cosines | None
@@ -189,7 +189,7 @@ class Searcher:
 def begun(
     begin_shared: BeginShared | None, query: Query, vector: QueryVector | None, deadline: Deadline
 ) -> PendingItems | None:
-    """Start the search of shared items, if the query requests one. It does not ask an embedder that was late again."""
+    """Start the search of shared items, if the query requests one. An embedder that was late is not asked again."""
     if begin_shared is None or "global" not in query.tiers:
         return None
     left = msgspec.structs.replace(query, deadline_ms=deadline.remaining_s * 1000)

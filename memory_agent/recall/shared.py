@@ -20,9 +20,10 @@ memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other c
 other places, the best proven item gets a reserved place in half of the recalls, drawn with the recall's key; otherwise
 an item would disappear from these answers once it is proven (decision 0024).
 
-Items of class 4 whose scores are within a tenth of the best one's have equal chances of its places. They are drawn with
-the same key and listed by score. Each item has its own random number, so an additional item lowers the chances of all
-others equally. Items with a released mean below the prior come after the other items of class 4, in the same draw.
+Items of class 4 whose scores are within a tenth of the best one's have equal chances of the class's places. They are
+drawn with the same key and listed by score. Each item has its own random number, so an additional item lowers the
+chances of all others equally. Items with a released mean below the prior come after the other items of class 4, in the
+same draw.
 
 Local memories keep the order of their ranking within a class. Shared items are ranked by `sona_score`. Without shared
 items, the local answer is unchanged.
@@ -95,8 +96,8 @@ def merged(
     are ignored. Similar texts are not folded, because they may differ in an essential word, such as "not". An item with
     the id of a local memory is excluded.
 
-    `shared` contains the items that passed the filter, best first. They exceed `top_k`, because new items are drawn
-    from them. `key` is the id of the recall.
+    `shared` contains the items that passed the filter, best first. There are more than `top_k`, because new items are
+    drawn from them. `key` is the id of the recall.
     """
     own_ids = {memory.record.id for memory in local}
     offered = [item for item in shared if not _is_below(item, cut_off) and item.record.id not in own_ids]
@@ -237,8 +238,8 @@ def _folded(
 def _fingerprints(texts: Sequence[str]) -> list[int]:
     """Return the fingerprints of the texts.
 
-    A text whose first word begins no other text gets a unique negative number instead: fingerprints of 35 texts of
-    2,000 characters take 2.4 ms, a quarter of a recall.
+    A text whose first word begins no other text gets a unique negative number instead, because the fingerprints of 35
+    texts of 2,000 characters take 2.4 ms, a quarter of a recall.
     """
     heads = [first_said_word(text[:_HEAD_CHARS]) for text in texts]
     times = Counter(heads)

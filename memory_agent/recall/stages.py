@@ -37,8 +37,8 @@ of the scores, so that a gain moves a memory past about the same number of other
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
 `quality` is that of the memory or, if unknown, of its run; a user's message has that of the run that it began. Former
-requests do not count for `best`, since all answers score far below the query's own words. A memory a tenth below the
-best gains or loses half as much, and one at .6 of the best a twentieth.
+requests do not count for `best`, since every answer scores far below a repetition of the query. A memory a tenth below
+the best gains or loses half as much, and one at .6 of the best a twentieth.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """
@@ -64,11 +64,11 @@ from memory_agent.storage.terms import asks, said_words
 from memory_agent.storage.view import NO_NAME, View
 from sona import Adaptation
 
-REQUEST_COSINE = 0.8  # least cosine of a rewording of the query (decision 0016)
-SAME_COSINE = 0.9  # least cosine of the same request; the run of a similar one may have had another task
+REQUEST_COSINE = 0.8  # minimum cosine of a rewording of the query (decision 0016)
+SAME_COSINE = 0.9  # minimum cosine of the same request; the run of a similar request may have had a different task
 
 _FLOOR = 20  # the number of candidates that may lend; the next best score is the floor
-_WHOLE_TOKENS = 64  # an answer of at most this length gains in full
+_WHOLE_TOKENS = 64  # an answer of at most this length receives the full gain
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
 
@@ -126,7 +126,7 @@ def _above_floor(scores: Scores) -> Scores:
 
 
 def with_qualities(found: Candidates, search: Search) -> Candidates:
-    """Add the quality of each memory, or else of its run or of the run that a user's message began, or NaN."""
+    """Add each memory's quality: its own, that of its run or of the run that a user's message began, or NaN."""
     view, slots = search.view, found.slots
     qualities = view.qualities_with_runs(slots)
     (asked,) = (np.isnan(qualities) & (view.sources[slots] == _MESSAGE)).nonzero()
@@ -231,8 +231,8 @@ def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, boo
 def with_relevance(found: Candidates, search: Search) -> Candidates:
     """Add the relevance of the candidates.
 
-    The best evidence among the answers vouches for the others; a former request is similar to the query anyway. If the
-    query asks only for a time, any memory of that time answers it.
+    The best evidence among the answers raises that of the others. Former requests do not count for it, since they are
+    always similar to the query. If the query asks only for a time, any memory of that time answers it.
     """
     likely = relevance(found.evidence, credit(found.cosines), found.best_evidence)
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
@@ -265,7 +265,7 @@ def with_kinds(found: Candidates, search: Search) -> Candidates:
 
 
 def _best_of(groups: Slots, values: Scores) -> Scores:
-    """Return the best value of each memory's run or session (n,), or its own without either."""
+    """Return the best value of each memory's run or session (n,), or its own value if it has neither."""
     numbers, places = np.unique(groups, return_inverse=True)
     best = np.full(numbers.shape, np.nan)
     np.fmax.at(best, places, values)
@@ -320,7 +320,7 @@ def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Cand
 
 
 def with_past_use(found: Candidates, past_use: PastUse) -> Candidates:
-    """Add what candidates gain from past use, and mark those that it vouches for."""
+    """Add what candidates gain from past use, and mark those that it makes relevant."""
     adaptation, settings, scale = past_use
     reached = adaptation.reached
     places, is_used = places_of(reached.memories, found.rows)

@@ -109,7 +109,7 @@ class ChatModel:
         self._slots = threading.BoundedSemaphore(settings.at_once)
 
     def __call__(self, query: str, candidates: Sequence[Snippet], most: int, timeout_s: float) -> Selection:
-        """As `Reranker`. Raises `ProviderError`, `ProviderUnavailableError` and `InvalidSelectionError`."""
+        """Like `Reranker`. Raises `ProviderError`, `ProviderUnavailableError` and `InvalidSelectionError`."""
         prompt = prompt_of(query, candidates, most)
         if not self._slots.acquire(blocking=False):
             raise ProviderUnavailableError("judge", f"{self._settings.at_once} recalls wait for it (judge.at_once)")

@@ -54,7 +54,7 @@ class Judge:
     """
 
     def __init__(self, settings: JudgeSettings, deadline_ms: float) -> None:
-        """Prepare without connecting. `deadline_ms` is the usual deadline of a recall. Raises as `check_judge`."""
+        """Prepare without connecting. `deadline_ms` is the default deadline. Raises what `check_judge` raises."""
         check_judge(settings, deadline_ms)
         self.settings = settings
         self._guard = threading.Lock()
@@ -67,7 +67,7 @@ class Judge:
         return self._reranker is not None
 
     def use(self, reranker: Reranker | None) -> None:
-        """Select the memories of answers with `reranker`, or with None with the server in the settings.
+        """Select the memories of answers with `reranker` or, if it is None, with the server in the settings.
 
         Calls that last longer than the deadline are abandoned. Clears the cache.
 
@@ -100,13 +100,13 @@ class Judge:
         return verdict
 
     def close(self) -> None:
-        """Close the connection to the server, if this opened one. Idempotent."""
+        """Close the connection to the server, if the judge opened it. Idempotent."""
         if self._own is not None:
             self._own.close()
 
     def _remember(self, reranker: Reranker, key: bytes, selection: Selection) -> None:
         with self._guard:
-            if reranker is self._reranker:  # otherwise another one replaced it meanwhile
+            if reranker is self._reranker:  # otherwise, a different reranker has replaced it
                 self._selections[key] = selection
                 while len(self._selections) > self.settings.cache:
                     self._selections.popitem(last=False)
@@ -139,19 +139,19 @@ class Judge:
 
 
 class OwnFunction:
-    """Calls a function, given as it is or as MODULE:NAME, within a time limit. Thread-safe.
+    """Calls a function, given directly or as MODULE:NAME, within a time limit. Thread-safe.
 
     A function cannot be stopped, so it runs in its own thread and is abandoned after the timeout. It counts towards
     `judge.at_once` until it returns.
     """
 
     def __init__(self, function: Reranker | str, at_once: int) -> None:
-        """Import nothing yet. At most `at_once` calls run at a time."""
+        """Prepare without importing the function. At most `at_once` calls run at a time."""
         self._function = function
         self._slots = threading.BoundedSemaphore(at_once)
 
     def __call__(self, query: str, candidates: Sequence[Snippet], most: int, timeout_s: float) -> Selection:
-        """As `Reranker`. Raises `ProviderError`, `ProviderUnavailableError` and `SettingsError`."""
+        """Like `Reranker`. Raises `ProviderError`, `ProviderUnavailableError` and `SettingsError`."""
         function = import_named(_SETTING, self._function) if isinstance(self._function, str) else self._function
         if not self._slots.acquire(blocking=False):
             raise ProviderUnavailableError("judge", "earlier calls have not returned (judge.at_once)")

@@ -28,7 +28,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 class Reranker(Protocol):
-    """Selects memories. Called from several threads at a time."""
+    """Selects memories. May be called from several threads at once."""
 
     def __call__(self, query: str, candidates: Sequence[Snippet], most: int, timeout_s: float) -> Selection:
         """Return at most `most` of the candidates, which are ordered by score; none if none is relevant.

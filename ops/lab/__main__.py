@@ -115,8 +115,8 @@ def sona(target: Target, options: _Options) -> None:
 
     Also compared with learning off: only vectors, single parts of the learner, and one vector that shifts all queries
     (Rocchio). Only the gain over both learning off and the shuffled control counts. "cite, gate decides" is what a user
-    gets with learning.mode=auto; in the others, learning is always active. The default takes about 15 minutes on two
-    slow cores, and --quick a few minutes.
+    gets with learning.mode=auto; in the other arms, learning is always active. The default takes about 15 minutes on
+    two slow cores, and --quick a few minutes.
 
     \b
     Examples:
@@ -197,11 +197,11 @@ class _Users(NamedTuple):
 @click.option("--users", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Users of each memory.")
 @click.option("--runs", type=click.IntRange(1, 1_000), default=60, show_default=True, help="Runs of each user.")
 @click.option("--lives", type=click.Path(path_type=Path), required=True, metavar="FILE",
-              help="File of the simulated users, which is continued if it exists.")  # fmt: skip
+              help="File of the simulated users; if it exists, new users are appended.")  # fmt: skip
 @common_options
 @as_struct("options", _Users)
 def gate(target: Target, options: _Users) -> None:
-    """Measure after how many runs the gate opens for a new user, and for how many users without a gain.
+    """Measure after how many runs the gate opens for a new user, and how often it opens for users without a gain.
 
     Without --airline and --swe, only summarises the users in the file. The default takes about 20 minutes on one slow
     core.

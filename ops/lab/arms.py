@@ -9,9 +9,9 @@ A signal consists of the memories that a run names as used, and the run's verdic
 - shuffled oracle, shuffled cite: controls that name as many memories as oracle and cite, but another question's
   evidence or random shown memories. Their gain is not learned from use.
 
-Parts of the learner are measured separately if settings can turn the others off: the bank, the association (the
-memories used by the nearest past requests), and the quality prior. No setting shifts all queries by one vector
-(`rocchio`), so that arm turns learning off and uses an embedder that shifts its queries.
+Those parts of the learner are measured separately that remain when settings turn the others off: the bank, the
+association (the memories used by the nearest past requests), and the quality prior. No setting shifts all queries by
+one vector (`rocchio`), so that arm turns learning off and uses an embedder that shifts its queries.
 """
 
 from __future__ import annotations

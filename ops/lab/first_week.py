@@ -1,9 +1,9 @@
-"""Measures after how many runs the gate opens for a new user, and for how many users without a gain it opens.
+"""Measures after how many runs the gate opens for a new user, and how often it opens for users without a gain.
 
 Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is a task of these runs. A
-user has six matters; four of five requests are about one of them, in the words of a recorded request. The memories that
-a matter needs are, of those that its requests find, the two of the same task that most resemble what the recorded agent
-said or did there. A run uses the needed memories that are shown, each mistaken for another shown one with a probability
+user has six matters; four of five requests are about one of these, in the words of a recorded request. Each matter
+needs two memories: among those of the same task that its requests find, the two that most resemble what the recorded
+agent said or did. A run uses the needed memories that are shown, each mistaken for another shown one with a probability
 of 20 %, and ends as the recorded run did.
 
 Nothing that is learned is shown before the gate opens, so the candidates of each request are evaluated once, and each
@@ -48,9 +48,10 @@ from sona.gate import _wilson
 
 Uses = Literal["needed", "random", "places", "drift", "misleading", "equal"]
 """How runs use memories. *needed*: as described above. The others have no gain: *random*: as many shown memories at
-random; *places*: the positions used in another recall of the same world; *drift*: as many by position alone, at first
-the first ones, later any, and the matters change after every 15 runs; *misleading*: one by position alone, by the law
-that gains most by the bet; *equal*: as *needed*, but the ranks and boosts are permuted at random (A/A)."""
+random; *places*: the positions used in another recall of the same world; *drift*: as many, chosen by position alone (at
+first the first positions, later any), and the matters change after every 15 runs; *misleading*: one, chosen by position
+alone, from the distribution that gains most from the bet; *equal*: as *needed*, but the ranks and boosts are permuted
+at random (A/A)."""
 USES: tuple[Uses, ...] = get_args(Uses)
 
 _START = datetime(2025, 1, 6, tzinfo=UTC)
@@ -225,7 +226,7 @@ def _calls(run: RecordedRun) -> list[str]:
 
 
 def _parts(source: str, request: str) -> list[str]:
-    """Return a request, or the first paragraphs and sentences of an issue, which is too long for one."""
+    """Return a request or, because an issue is too long for a request, its first paragraphs and sentences."""
     if source == "airline":
         return [request[:_SAID_CHARS]]
     parts = [" ".join(part.split())[:_PART_CHARS] for part in re.split(r"\n\s*\n|(?<=[.?!])\s+", request)]
@@ -318,7 +319,7 @@ def _random(size: int, count: int, random: np.random.Generator) -> tuple[int, ..
 
 
 def _most_misleading(compared: Candidates) -> int:
-    """Return how many of the first memories a user must draw from to gain most by the bet, without any content."""
+    """Return from how many of the first memories a user who ignores content must draw to gain most from the bet."""
     ranks, boosts = compared.ranks.tolist(), compared.boosts.tolist()
     factors = [1.0 if one is None else one.learned for one in (compare(ranks, boosts, [p]) for p in range(len(ranks)))]
     means: Array = np.cumsum(factors) / np.arange(1, len(ranks) + 1)
@@ -367,7 +368,7 @@ def simulate(world: World, users: int, runs: int, lives: Path, progress: Progres
 
 
 def read_lives(file: Path) -> list[Life]:
-    """Return the lives in the file; a torn last line is left out."""
+    """Return the lives in the file; an incomplete last line is ignored."""
     if not file.exists():
         return []
     data = file.read_bytes()
@@ -378,12 +379,12 @@ def read_lives(file: Path) -> list[Life]:
 
 
 class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
-    """The gates of the users of one source and way of use.
+    """The gates of all users with the same source and way of use.
 
-    `quarter`, `median`, `three_quarters` and `ninth` (of ten users) are runs until the gate opens, or None if it does
-    not open for as many. `low` and `high` bound the share of users for whom it opens (Wilson, 95 %). `base` and
-    `learned` are the shares of the needed memories among the first five in the second half of the runs, for requests
-    that recur.
+    `quarter`, `median`, `three_quarters` and `ninth` (of ten users) are quantiles of the runs until the gate opens, or
+    None if it opens for fewer users. `low` and `high` bound the share of users for whom it opens (Wilson, 95 %). `base`
+    and `learned` are the shares of the needed memories among the first five in the second half of the runs, for
+    requests that recur.
     """
 
     source: str

@@ -22,7 +22,7 @@ from ops.lab.gains import Array, Difference, difference
 from ops.lab.histories import make_split, merged, project
 
 Moment = Literal["A after A", "A after B", "B after A", "B after B", "B alone"]
-"""Which project is tested, after which one was taught; `B alone` is without teaching A."""
+"""Which project is tested, after which one was taught; in `B alone`, A was not taught."""
 
 KEPT = 0.8
 """The minimum share of a gain that must remain."""
@@ -41,7 +41,7 @@ class PairJob:
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of one project's gain in recall at 5 remains with another project.
+    """How much of one project's gain in recall at 5 remains if another project is taught too.
 
     `alone` is the gain before or without the other project, `beside` the gain with it, and `share` is `beside` /
     `alone`, or None if there is no gain. `margin` is `beside` minus .8 of `alone`; the target is reached if it is at

@@ -62,7 +62,7 @@ class PlannerJob:
 
 
 class RunFigures(NamedTuple):
-    """The shares of runs of the same task, and of successful runs, in first place and among the first three.
+    """The shares of runs of the same task, and of successful runs, in first place and among the top three.
 
     `worked_1` is 1 if the first run is of the same task and succeeded, and 0 otherwise.
     """

@@ -2,8 +2,8 @@
 
 The main trial, the gate's streams, the users with recurring work and the airline runs use all seeds. Lists and the
 two-project experiment use only the first two. Jobs are independent, each with its own seed, and results are returned in
-job order, so they do not depend on the number of processes. Each process opens its own model (150 MB). Threads were
-rejected because they would block each other, since most of a recall is Python.
+job order, so they do not depend on the number of processes. Each process opens its own model (150 MB). Threads would
+block each other, because most of a recall is Python code.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows."""
 
-    prepositions: frozenset[str] = frozenset()  # make a bare phrase a time; without them it always is one
-    floats: bool = False  # without a year, the phrase takes that of the range that it begins
+    prepositions: frozenset[str] = frozenset()  # make a bare phrase a time; if empty, the phrase is always a time
+    floats: bool = False  # a phrase without a year takes the year of the range that it begins
     is_day: bool = False  # may have a time of day
     is_long: bool = False  # may have a modifier that selects a part ("early March")
 
@@ -468,7 +468,7 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases in text order. Of overlapping phrases, the first counts; of equal starts, the longest."""
+    """Return the phrases in text order. Of overlapping phrases, the first counts or, at the same start, the longest."""
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))
     phrases: list[Phrase] = []

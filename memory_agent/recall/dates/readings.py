@@ -14,7 +14,7 @@ from typing import NamedTuple
 from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phrases, is_dated, word_set
 from memory_agent.recall.dates.windows import Calendar, Window
 
-_HOMONYMS = word_set("may march mar dec oct sep fall spring")  # in lower case, also other words
+_HOMONYMS = word_set("may march mar dec oct sep fall spring")  # in lower case, these are also other words
 _FIGURES_FOLLOW = word_set("mar dec oct sep")  # may precede a number in their other sense: octal 17 ("oct 17")
 _NAMES = word_set("april may june august")  # also people's names: "before June left"
 _INSIDE = word_set("in during throughout")  # do not precede a person's name
@@ -97,8 +97,8 @@ def _continues(text: str, before: Phrase, phrase: Phrase) -> bool:
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
     """Return the times of a list.
 
-    A phrase after one that counts as a time also counts, and a year at the end applies to all. A year in the middle
-    does not, since the year of the phrases after it is unknown.
+    If a phrase counts as a time, so does the next one. A year at the end of the list applies to all phrases. A year in
+    the middle does not, since the year of the phrases after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
@@ -144,7 +144,7 @@ def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
 
 
 def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False) -> Reading | None:
-    """Return the time that one phrase names. If `counts` is true, its list makes even a weak phrase a time."""
+    """Return the time that one phrase names. If `counts` is true, even a weak phrase is a time, because of its list."""
     if (phrase.is_weak and not (counts or _is_backed(text, phrase))) or _is_doubtful(text, phrase):
         return None
     with suppress(ValueError, OverflowError):
@@ -153,7 +153,7 @@ def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False)
 
 
 def _range(text: str, pair: list[Phrase], calendar: Calendar) -> Reading | None:
-    """Return the range between two phrases. A start without a year is the latest one before the end."""
+    """Return the range between two phrases. A start without a year is the latest such date before the end."""
     if len(pair) < 2 or not _is_range(text, *pair) or _is_doubtful(text, pair[1]):
         return None
     first, last = pair

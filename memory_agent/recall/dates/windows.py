@@ -83,7 +83,7 @@ class Calendar:
         return Span(start, start + (2 * _DAY if unit == "weekend" else _STEPS[unit]))
 
     def shifted(self, counts: Iterable[tuple[int, str]], sign: int) -> Span:
-        """Return the time that many units before (`sign` -1) or after now, as wide as the smallest unit."""
+        """Return the time `counts` units before (`sign` -1) or after now, as wide as the smallest unit."""
         counted = tuple(counts)
         moment = self.now.astimezone(UTC) if counted[-1][1] in ("minute", "hour") else self.today
         for number, unit in counted:
@@ -182,7 +182,7 @@ def part_of_day(day: Span, name: str) -> Span:
 
 
 def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
-    """Return the hour of a clock time ("3pm"), 15 minutes around one with minutes, or the span from `begin` to it."""
+    """Return the hour of a clock time ("3pm"), 15 minutes around a time with minutes, or the span since `begin`."""
     moment = parse(clock, default=day.since)
     if begin is not None:
         return Span(parse(begin, default=day.since), moment)
