@@ -1,4 +1,4 @@
-"""Compares a shown ranking with one that is never shown, by which of the shown memories were used.
+"""Compares a shown ranking with one that is never shown, based on which of the shown memories were used.
 
 Each memory of the answer has odds: the factor by which a bet grows if the memory is used. The odds are the quotient of
 a prediction of the use and the nearest prediction that does not rise along the answer:

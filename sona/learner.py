@@ -35,8 +35,7 @@ from sona.reasoning_bank import ReasoningBank
 CAPACITY = 512  # exemplars after a rebuild, which condenses older ones
 RESERVE = 128  # exemplars that may be added until the next rebuild
 REACH = 0.5
-"""The maximum shift of a query. It can swap two memories only if their scores differ by less than it times their
-distance."""
+"""The maximum shift of a query; memories whose scores differ by more than it times their distance keep their order."""
 
 _NEAR, _KNOWN = 0.2, 0.6
 

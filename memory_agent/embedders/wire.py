@@ -28,7 +28,7 @@ _FLOAT, _HALF, _INT, _BYTE = "<f4", "<f2", "<i4", "u1"
 
 
 class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
-    """Request the origin of the vectors; with `is_former`, that of the former embedder's vectors."""
+    """Request the origin of the vectors; with `is_former`, the origin of the former embedder's vectors."""
 
     is_former: bool = False
 

@@ -193,7 +193,7 @@ class ModelApi:
         except TimeoutError:
             if limit_s >= min(_SHORT_WAIT_S, self.endpoint.timeout_s):
                 self._circuit.failed()
-            error = self._unavailable(f"no whole answer within {limit_s:.3g} s")
+            error = self._unavailable(f"no complete answer within {limit_s:.3g} s")
             self._count(calls=1, failed=1, problem=str(error))
             raise error from None
         except ModelError as error:

@@ -20,7 +20,7 @@ memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other c
 other places, the best proven item gets a reserved place in half of the recalls, drawn with the recall's key; otherwise
 an item would disappear from these answers once it is proven (decision 0024).
 
-Items of class 4 whose scores are within a tenth of the best one's have equal chances of the class's places. They are
+Items of class 4 whose scores are within a tenth of the best score have equal chances of the class's places. They are
 drawn with the same key and listed by score. Each item has its own random number, so an additional item lowers the
 chances of all others equally. Items with a released mean below the prior come after the other items of class 4, in the
 same draw.

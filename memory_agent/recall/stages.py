@@ -36,9 +36,9 @@ of the scores, so that a gain moves a memory past about the same number of other
 
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
-`quality` is that of the memory or, if unknown, of its run; a user's message has that of the run that it began. Former
-requests do not count for `best`, since every answer scores far below a repetition of the query. A memory a tenth below
-the best gains or loses half as much, and one at .6 of the best a twentieth.
+`quality` is the quality of the memory or, if it is unknown, of its run; a user's message has the quality of the run
+that it began. Former requests do not count for `best`, since every answer scores far below a repetition of the query. A
+memory a tenth below the best gains or loses half as much, and one at .6 of the best a twentieth.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """

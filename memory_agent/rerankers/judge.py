@@ -194,7 +194,7 @@ def check_judge(settings: JudgeSettings, deadline_ms: float) -> None:
         if getattr(settings, name) > settings.candidates:
             raise SettingsError(f"judge.{name}", f"is more than judge.candidates ({settings.candidates})")
     if settings.least_ms >= deadline_ms:
-        reason = f"is not below recall.deadline_ms ({deadline_ms:g}), so the judge is never called; raise that one"
+        reason = f"is not below recall.deadline_ms ({deadline_ms:g}), so the judge is never called; raise the deadline"
         raise SettingsError("judge.least_ms", reason)
 
 

@@ -264,7 +264,7 @@ def test_a_model_that_rejects_many_texts_replaces_no_vectors_and_is_reported(
 def test_opening_verifies_the_settings(provider: Provider) -> None:
     kind = msgspec.structs.replace(KINDS[1], url=provider.url, timeout_s=0.3)
     for fault, error, said in (
-        (hang, ProviderUnavailableError, "no whole answer"),
+        (hang, ProviderUnavailableError, "no complete answer"),
         (answer({}, 401), ProviderError, r"\$\{OPENAI_API_KEY\}"),
         (answer({"error": {"code": "model_not_found"}}, 404), ProviderError, "model_not_found.*embedder.model"),
         (answer({}, 400), ProviderInputError, "settings next to it"),

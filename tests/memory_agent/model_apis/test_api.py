@@ -67,7 +67,7 @@ def test_a_call_to_a_slow_server_ends_at_the_deadline(provider: Provider, api: M
     provider.then(reply)
     error = refusal(api, timeout_s=0.2)
     assert isinstance(error, ProviderUnavailableError)
-    assert "no whole answer within 0.2 s" in str(error)
+    assert "no complete answer within 0.2 s" in str(error)
 
 
 @pytest.mark.parametrize(
