@@ -88,7 +88,7 @@ def from_bytes(data: bytes) -> Learner:
 
 
 def whole_body(data: bytes) -> bytes:
-    """Return the bytes that the checksum covers, also of a former version. Raises `DamagedStateError`."""
+    """Return the bytes that the checksum covers, even for a former version. Raises `DamagedStateError`."""
     head = len(_MAGIC) + 2
     if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") not in (VERSION, *_FORMER):
         raise DamagedStateError("checkpoint: unknown version, or not a checkpoint")

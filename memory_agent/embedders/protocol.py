@@ -195,7 +195,7 @@ class Embedder(Protocol):
         ...
 
     def provider_calls(self, timeout_s: float | None = None) -> ApiCounts | None:
-        """Return the calls to a provider's API so far, or None for a model without one.
+        """Return counts of the calls to the provider's API so far, or None for a model without a provider.
 
         With an embedder in another process, raises `EmbedderUnavailableError` after `timeout_s`.
         """

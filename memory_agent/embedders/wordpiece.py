@@ -96,7 +96,8 @@ class WordPiece:
         return Tokens(found, start, self._room)
 
     def share_read(self, text: str, tokens: Tokens, count: int) -> float:
-        """Return the share of letters in the first `count` tokens of `text` that the vocabulary covers, or 1.
+        """Return the share of letters in the first `count` tokens of `text` that the vocabulary covers; 1 without
+        letters.
 
         Letters of a script with few pieces in the vocabulary are not covered, nor is any character of an unknown token,
         such as an emoji: their vectors resemble each other whatever the text means. Digits and punctuation do not

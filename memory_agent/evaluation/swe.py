@@ -11,7 +11,7 @@ run's last thought if it is longer than 140 characters. Equal texts are one item
 Questions, with the items that answer them. A thought that is used as a question is omitted from its run's items.
 
     lookup    a thought that names what it looks for: the command of its step with the output. Only commands that no
-              other step for the issue repeats; at most 8 of a run, spread over it.
+              other step for the issue repeats; at most 8 per run, spread over it.
     issue     the title of an issue: its text, and the last thoughts of its runs
     cause     the thought in which a run found the cause: such thoughts in other runs for the issue. The session of the
               run is excluded.

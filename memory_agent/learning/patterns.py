@@ -2,8 +2,8 @@
 
 Three or more runs with similar requests (centred, average linkage) from at least two sessions or days form a pattern.
 All content is counted or quoted; nothing is generated. Patterns are a pure function of the runs. A pattern is
-identified by its first run, so its id stays the same as it grows. It lists the whole steps that successful runs share,
-matched even in different words, and the steps that only failed runs took.
+identified by its first run, so its id stays the same as it grows. It lists the steps that successful runs share, even
+if they are worded differently, and the steps that only failed runs took.
 """
 
 from __future__ import annotations
@@ -242,10 +242,10 @@ def on_one_line(text: str, most_chars: int) -> str:
     return f"{head or line[: most_chars - 1]}{CUT}"
 
 
-# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: that of
-# their vectors, and that of their words (each Porter stem is a dimension). The run that is most similar to the others
-# determines the order. It shares with another run its steps on their longest common subsequence. Shapes: d dimensions
-# of an embedding, n steps of one run, m steps of another, s steps of all runs.
+# Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: the cosine
+# of their vectors, and the cosine of their words (each Porter stem is a dimension). The run that is most similar to the
+# others determines the order. The steps that it shares with another run are those on the longest common subsequence of
+# the two. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s steps of all runs.
 
 SAME_STEP = 0.6  # minimum similarity of equal steps (`ops/bench/patterns.md`)
 MOST_COMPARED = 16  # runs whose steps are compared; others are ignored

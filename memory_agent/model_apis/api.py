@@ -144,7 +144,7 @@ class ModelApi:
             )
 
     def counts(self) -> ApiCounts:
-        """Return the calls so far; `problem` is the last call's error, or "" if it succeeded."""
+        """Return counts of the calls so far; `problem` is the last call's error, or "" if it succeeded."""
         return self._counts
 
     def close(self) -> None:

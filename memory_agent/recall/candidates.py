@@ -157,7 +157,7 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
 
 
 def _of_kinds(search: Search, found: Candidates, asked: Asked, limit: int) -> Slots:
-    """Return memories of the kinds that the query asks for: the nearest, those of its time, and the newest."""
+    """Return memories of the kinds that the query asks for: the nearest, the newest, and those of the query's times."""
     slots = asked.members.nonzero()[0]
     best = found.fused + search.settings.context_words * found.near
     groups = groups_of(search.view, found.slots[best_first(best, found.rows, found.rows.size)])
@@ -378,7 +378,7 @@ def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArra
 
 
 def _floor_of(scores: AnyScores, limit: int, above: float) -> float:
-    """Return a score that, judging by a sample, more than `limit` scores exceed; `above` if none can be estimated."""
+    """Estimate, from a sample, a score that more than `limit` scores exceed; return `above` if that is impossible."""
     sample = scores[::_STRIDE]
     sample = sample[sample > above]
     beyond = 2 * limit // _STRIDE + 8

@@ -125,7 +125,7 @@ class ChatModel:
         return Selection(selected, notes, read, written)
 
     def calls(self) -> ApiCounts | None:
-        """Return the calls to the server, or None before the first one."""
+        """Return counts of the calls to the server, or None before the first one."""
         return None if self._api is None else self._api.counts()
 
     def close(self) -> None:

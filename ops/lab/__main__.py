@@ -108,7 +108,7 @@ def sona(target: Target, options: _Options) -> None:
                       share evidence with a training question (repeated) or not (new).
                       Disjoint split: none does. Recall at 1, 5, 10 and MRR, minus the shipped
                       ranking with learning off; whole conversations are resampled
-      two projects    how much gain remains after a second project, and the harm to it
+      two projects    how much gain remains after a second project, and the harm to the second
       the gate        how many streams it opened in, where it should and where it should not
       recurring work  for how many users it opened within 20 and 50 runs, and their gain
       airline runs    past runs recalled for a new request: same task or not, successful or not

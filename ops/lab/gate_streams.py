@@ -54,7 +54,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The totals for one signal's streams, including how many times the gate ever opened, and was open at the end."""
+    """The totals for one signal's streams, including how many opened the gate, and had it open at the end."""
 
     signal: Signal
     streams: int
