@@ -1,7 +1,7 @@
 """Compares a shown ranking with one that is never shown, based on which of the shown memories were used.
 
 Each memory of the answer has odds: the factor by which a bet grows if the memory is used. The odds are the quotient of
-a prediction of the use and the nearest prediction that does not rise along the answer:
+a prediction of use and the nearest non-increasing prediction:
 
     p_i = sqrt(i / l_i) exp(4 b_i) / sum_j ...    l_i: the rank of memory i in the learned ranking
                                                   b_i: its boost: the similarity of past requests whose runs used it
@@ -10,11 +10,11 @@ a prediction of the use and the nearest prediction that does not rise along the 
 
 The null hypothesis is that use depends only on position: using a memory instead of an unused one above it is never more
 likely than the reverse. Reveal the used memories in random order. Each is then drawn with probabilities that do not
-rise along the memories that remain. Its expected odds among them are at most 1, because the mean of the first m odds is
-at most 1 for every m. So the product of the odds of the first two, averaged over all orders, is a test martingale's
-factor, whatever determines p, as long as it is fixed before the uses are seen. If p is right, no other bet that is safe
-under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back, because no
-prediction is certain.
+increase down the list of remaining memories. Its expected odds among them are at most 1, because the mean of the first
+m odds is at most 1 for every m. So the product of the odds of the first two, averaged over all orders, is a test
+martingale's factor, whatever determines p, as long as it is fixed before the uses are seen. If p is right, no other bet
+that is safe under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back,
+because no prediction is certain.
 
 Boosts include the uses by failed runs. These raise nothing in the learned ranking, but show as well as other uses
 whether a user's uses recur (decision 0020).

@@ -139,7 +139,7 @@ class LazyEmbedder:
             self.former.close()
 
     def _start(self) -> threading.Thread | None:
-        """Return the thread that opens the embedder, or None within 30 s of a failure."""
+        """Return the thread that opens the embedder, or None if opening failed less than 30 s ago."""
         with self._guard:
             if self._opening is not None and self._opening.is_alive():
                 return self._opening

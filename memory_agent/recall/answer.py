@@ -186,7 +186,7 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` is of its best passage; `passage` is None if that is the first one."""
+        """Return the memory at `place`. `cosine` belongs to its best passage; `passage` is None for the first one."""
         found, record = self.found, self.records[int(self.found.rows[place])]
         bm25 = float(found.bm25[place])
         passages = self._highlight(record, passage)

@@ -57,7 +57,7 @@ class FeedbackCounts(msgspec.Struct, kw_only=True):
     not_credited: dict[str, int] = {}
 
     def note(self, named: int, report: FeedbackReport) -> None:
-        """Count one feedback, which named `named` memories."""
+        """Count one feedback report, which named `named` memories."""
         self.feedbacks += 1
         self.named += named
         self.credited += len(report.credited)

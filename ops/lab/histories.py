@@ -1,8 +1,8 @@
 """Splits a user's questions into teaching and test halves, and merges several users' histories into one.
 
 Two questions share evidence if an item answers both. In a random split, many test questions share evidence with a
-training question (`repeated`). In a disjoint split none does, so a gain is more than remembered answers. The same seed
-gives the same split.
+training question (`repeated`). In a disjoint split none does, so a gain is not due to remembered answers alone. The
+same seed gives the same split.
 """
 
 from __future__ import annotations

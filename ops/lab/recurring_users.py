@@ -1,4 +1,4 @@
-"""Measures for how many users with recurring work the gate opens within 20 and 50 runs, and their gain.
+"""Measures how often the gate opens within 20 and 50 runs for users with recurring work, and what they gain.
 
 A user has six matters, each a question about one conversation. Four of five runs ask about one of them, in varying
 words; every fifth run asks something else. After 50 runs, the matters are asked in new words, along with questions that

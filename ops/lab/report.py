@@ -136,8 +136,7 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> Counter[str]:
 ORACLE_GAIN, CITE_GAIN = 0.08, 0.04
 MOST_HARM = -0.01
 OUTCOME_GAIN, OUTCOME_HARM = 0.08, -0.005
-"""The minimum changes, due to outcomes, in the shares of successful runs and of runs of the same task in first
-place."""
+"""The minimum changes by outcomes in the shares of successful runs and of runs of the same task in first place."""
 MOST_FALSE_ALARMS = 0.05
 BY_EARLY, BY_END, MOST_OPENED = 0.15, 0.5, 0.036
 """The minimum shares of users whose gate is open early and by the end, and the maximum share if uses are shuffled."""
