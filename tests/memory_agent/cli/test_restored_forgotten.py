@@ -171,6 +171,21 @@ def test_the_history_holds_no_ids_and_a_torn_line_loses_only_itself(data_dir: Pa
     assert history.since(history.erasures[0].at + timedelta(seconds=1)).erasures == ()
 
 
+def test_taking_users_of_another_cell_reports_a_torn_history(
+    data_dir: Path, backup: Path, run: Run, tmp_path: Path
+) -> None:
+    one = id_of(data_dir, "alice", "place 2")
+    assert run("forget", "--user", "alice", "--id", one, "--yes").exit_code == 0
+    (file,) = (data_dir / HISTORY_FOLDER).iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    shutil.rmtree(user_folder(data_dir, "alice"))
+    cells = tmp_path / "cells.toml"
+    cells.write_text('[cell-0]\ndata_dir = "data"\n')
+    result = run("cells", "take", str(cells), "cell-0", str(backup))
+    assert "1 damaged erasure records of alice;" in result.stderr
+    assert len(texts(data_dir, "alice")) == 5
+
+
 def test_memories_imported_after_being_forgotten_survive_a_restore(
     data_dir: Path, tmp_path: Path, run: Run, run_json: RunJson
 ) -> None:
