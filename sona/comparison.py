@@ -88,7 +88,7 @@ def _factor(shares: Array, used: Sequence[int]) -> float:
 
 
 def _mean_of_others(shares: Array, first: int, used: Sequence[int]) -> float:
-    """Return the mean odds of the other `used` memories among all memories but the `first`."""
+    """Return the mean odds of the `used` memories other than `first`, when `first` is left out of the answer."""
     odds = _quotient(np.delete(shares, first))
     return float(np.mean(odds[[place - (place > first) for place in used if place != first]]))
 

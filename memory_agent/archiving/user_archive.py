@@ -28,9 +28,9 @@ class Limits(NamedTuple):
     """When to write a snapshot instead of an increment.
 
     If more than `pending_bytes` of changes are waiting in memory, they are dropped, and a snapshot is due. It is also
-    due after `increments` increments, after more bytes of increments than `least_bytes` and `share` of the last
-    snapshot's size, or if the archive continues `continued` earlier epochs. `check_s`: how often to check that the
-    objects of those epochs still exist.
+    due after `increments` increments, after increments of more bytes than both `least_bytes` and `share` of the last
+    snapshot, or if the archive continues `continued` earlier epochs. `check_s`: how often to check that the objects of
+    those epochs still exist.
     """
 
     pending_bytes: int = 8 << 20
@@ -89,7 +89,7 @@ class UserArchive:
         self._snapshot_bytes = self._increments = self._increment_bytes = 0
         self._checked_until_s = 0.0
         self._is_checked = begun is not None  # whether it is certain that no newer owner has written
-        self._has_older = True  # whether objects may exist that the last snapshot replaces
+        self._has_older = True  # whether there may be objects that the last snapshot replaces
         self._is_superseded = False
         self._sent_through = 0  # if `begun`: the greatest number that is certainly stored
         shutil.rmtree(scratch, ignore_errors=True)

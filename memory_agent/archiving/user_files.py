@@ -115,7 +115,7 @@ class UserFiles:
         return position
 
     def forget(self, user_id: str) -> None:
-        """Note that the memory was closed after a failure. Unarchived changes remain in the files."""
+        """Record that the memory was closed after a failure. Unarchived changes remain in the files."""
         self._archives.pop(user_id, None)
 
     def release(self, user_id: str, placement: Placement) -> Position | None:

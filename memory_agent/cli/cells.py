@@ -122,7 +122,7 @@ def drop(context: click.Context, target: Target, file: Path) -> None:
 
 
 def _is_same(there: MemoryClient, here: MemoryClient) -> bool:
-    """Whether both clients reach one daemon, which is asked again if `here` was restarted meanwhile."""
+    """Whether both clients reach the same daemon. Asks again if `here` was restarted in between."""
     while True:
         before, since_s = here.status(), time.monotonic()
         other, elapsed_s = there.status(), time.monotonic() - since_s

@@ -62,7 +62,7 @@ class _UserLock:
 
 
 class Watcher(Protocol):
-    """Is informed about the memories on other nodes. Must return immediately."""
+    """Receives notice of memories on other nodes. Its methods must return at once."""
 
     def saved(self, user_id: str) -> None:
         """The memory was archived and closed."""
@@ -160,7 +160,7 @@ class Hosts:
     async def kept_home(self, user_id: str) -> AsyncIterator[None]:
         """Keep the user on the daemon's own machine inside the context. Waits for running calls.
 
-        No other node has files of the user then. Raises the errors of the archive.
+        No other node then has files of the user. Raises the errors of the archive.
         """
         self._pinned[user_id] += 1
         try:
@@ -187,7 +187,7 @@ class Hosts:
             self._cluster.placements.forget_erased(user_id)
 
     async def drain(self, node: str) -> None:
-        """Put the users on a node to sleep; they wake elsewhere, if the node receives no more users.
+        """Put a node's users to sleep. If the node accepts no more users, they wake on another node.
 
         Busy users move one after another, because concurrent moves make all of them wait longer. Raises
         `UnavailableError` if a user cannot be archived; that user stays on the node.
@@ -387,7 +387,7 @@ class Hosts:
             await self._recovery(user_id, deadline_s)
             await self._seat(user_id)
         except BaseException:
-            self._busy[user_id] += 1  # because `_busy_user` counts the user out when it ends
+            self._busy[user_id] += 1  # because `_busy_user` stops counting the user when it ends
             raise
 
     @asynccontextmanager

@@ -101,7 +101,7 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
         else:
             layout.start.unlink(
                 missing_ok=True
-            )  # or a hook would start another daemon while a service restarts this one
+            )  # otherwise a hook would start another daemon while a service restarts this one
         idle_s = settings.daemon.idle_end_min * 60 if on_demand and not settings.daemon.listen else 0.0
         idle_end = IdleEnd(calls, idle_s) if idle_s else None
         try:
@@ -262,7 +262,7 @@ class Daemon:
         return self._described(await self._relay_stats(), await self._components.hosts.pids())
 
     async def _measure(self) -> str:
-        """Return the figures as text. Sends one request, to the relay; hosts report theirs with their upkeep."""
+        """Return the figures as text. Sends one request, to the relay; hosts report their figures with their upkeep."""
         stats = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SCRAPE_S):

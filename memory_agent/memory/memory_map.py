@@ -44,7 +44,7 @@ class _Positions(NamedTuple):
         return is_little and self.are_usable(view, limit)
 
     def are_usable(self, view: View, limit: int) -> bool:
-        """Whether the positions are of the view's model, and of at least `limit` memories."""
+        """Whether the positions were computed with the view's model, for at least `limit` memories."""
         return self.limit >= limit and self.stamp == view.stamp
 
 
@@ -118,7 +118,7 @@ class Maps:
 
 
 def _facts(record: MemoryRecord | None) -> tuple[str, Kind, str | None, datetime, str] | None:
-    if record is None:  # it was forgotten since the view
+    if record is None:  # it has been forgotten since the view was made
         return None
     title = beginning(record.title or record.text, _MOST_TITLE_CHARS)
     return record.id, record.kind, record.session_id, record.timestamp, title

@@ -22,7 +22,7 @@ _FORGOTTEN_SHARE = 100
 
 
 class MemoryQuota:
-    """The quota of one user. Without a tier, nothing is limited."""
+    """The quota of one user. A user without a tier has no quota."""
 
     def __init__(self, user_id: str, archive: Archive, settings: QuotaSettings, forgetting: Forgetting) -> None:
         self._user_id = user_id

@@ -296,7 +296,7 @@ def _share(value: float) -> str:
 
 
 def _author(text: str) -> str:
-    """Return an author for a heading. A chosen name is quoted with its unforgeable suffix."""
+    """Return the author's name as shown in a heading. A chosen name is quoted with its unforgeable suffix."""
     if is_pseudonym(text) or is_of_many(text):
         return text
     end = _END_OF_NAME.search(text)

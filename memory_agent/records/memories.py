@@ -380,7 +380,7 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_of_provenance(stated: str | None, wanted: Collection[str]) -> bool:
-    """Whether a provenance is one of those wanted; `cached` includes its compounds.
+    """Whether a provenance is wanted. `cached` includes compounds such as `cached:verified`.
 
     >>> is_of_provenance("cached:verified", ["cached"]), is_of_provenance("cached:verified", ["verified"])
     (True, False)
