@@ -52,7 +52,7 @@ class QueryCentering:
         return (self._mean if warm else np.zeros_like(self._mean)).astype(np.float32)
 
     def observe(self, query: Vector) -> None:
-        """Add `query`, a unit vector (d,), to the mean; skip it if it is not finite."""
+        """Add `query`, a unit vector (d,), to the mean; skip it if it is not finite. Raises `ShapeError`."""
         self._check(query)
         if not np.isfinite(query).all():
             return
@@ -63,7 +63,7 @@ class QueryCentering:
         """Return unit(query - mean), (d,). Returns `query` unchanged until `WARM_UP` queries have been observed.
 
         If a user repeats nearly the same query, the mean approaches it and the difference is noise. So at a distance
-        below .5, only part of the mean is subtracted, and below .2 none of it (decision 0020).
+        below .5, only part of the mean is subtracted, and below .2 none of it (decision 0020). Raises `ShapeError`.
         """
         self._check(query)
         if self._count < WARM_UP:

@@ -78,6 +78,7 @@ def to_bytes(learner: Learner) -> bytes:
 
 
 def from_bytes(data: bytes) -> Learner:
+    """Restore a learner. Raises `DamagedStateError`, also if the version differs."""
     body = whole_body(data)
     if is_former(data):
         raise DamagedStateError("checkpoint: an older version")

@@ -57,7 +57,7 @@ def average_linkage(x: Array | Vector, threshold: float, weights: Sequence[float
     """Merge points, (n, d) of unit length, into clusters with a weighted mean cosine of at least `threshold`.
 
     Repeatedly merges the two most similar clusters, choosing the lowest rows on a tie. Takes O(n^2) memory and O(n^3)
-    time, 0.3 s for 512 points.
+    time, 0.3 s for 512 points. Raises `ShapeError`.
     """
     points, counted, rows = _points(x, weights)
     labels = np.arange(len(points))

@@ -54,7 +54,8 @@ async def submit(
     """Publish events in order; return their results when every event is durable or rejected permanently.
 
     Raises `RelayUnavailableError` unless all acks arrive within `timeout_s`, and the errors with which the relay
-    rejects requests. Some events may have been stored even if this raises.
+    rejects requests: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError` and `ConsumerBehindError`. Some
+    events may have been stored even if this raises.
     """
     valid = [one.data for one in events if one.receipt is None]
     receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())
