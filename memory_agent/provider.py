@@ -51,12 +51,20 @@ class RunsProvider(Protocol):
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """Begin a run, with a new id unless `run_id` is passed. Durable on return."""
+        """Begin a run, with a new id unless `run_id` is passed. Durable on return.
+
+        Beginning an open run again with the same objective returns the run and adds the recalls. Raises `RunEndedError`
+        if the run with this id has ended, and `RunBegunError` if it was begun with a different objective or session.
+        """
 
     def step(
         self, run_id: str, text: str, memory_ids: Sequence[str] = (), *, event_id: str | None = None
     ) -> Trajectory:
-        """Record a step of a run and the memories that it used. Durable on return."""
+        """Record a step of a run and the memories that it used. Durable on return.
+
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for a run that has
+        ended.
+        """
 
     def end(
         self,
@@ -68,13 +76,22 @@ class RunsProvider(Protocol):
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return."""
+        """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return.
+
+        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
+        arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
+        was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
+        """
 
     def get(self, run_id: str) -> Trajectory | None:
         """Return the run, or None if there is no such run."""
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step."""
+        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step.
+
+        Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
+        and runs below `min_relevance` (default: the setting `recall.min_relevance`).
+        """
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
         """Return at most `limit` runs, newest first; with `state`, only runs in that state."""
@@ -87,13 +104,20 @@ class SonaProvider(Protocol):
         """Return the state of the learner."""
 
     def reset(self) -> int:
-        """Discard what was learned; return the number of ended runs, which the learner ignores from now on."""
+        """Discard what was learned; return the number of ended runs, which the learner ignores from now on.
+
+        Keeps the runs and the outcomes of memories. Durable on return.
+        """
 
     def export(self) -> bytes:
         """Return the ended runs with their recalls, for `load`. Keep the data private: it contains the queries."""
 
     def load(self, data: bytes) -> int:
-        """Learn from runs that `export` returned; return how many were new. Durable on return."""
+        """Learn from runs that `export` returned; return how many were new. Durable on return.
+
+        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError`, and changes nothing, for
+        damaged data.
+        """
 
 
 class SharedProvider(Protocol):
@@ -116,22 +140,51 @@ class SharedProvider(Protocol):
         attachment_name: str | None = None,
         offer: bool = False,
     ) -> PublishPreview:
-        """Return exactly what `confirm` would publish. Sends and stores nothing."""
+        """Return exactly what `confirm` would publish. Sends and stores nothing.
+
+        `summary` is the text that is searched and shown, `body` an optional full text, and `reference` the location of
+        the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
+        passed. Secrets are masked; names, accounts, paths, addresses, and phone, card and account numbers are listed in
+        `mentions`. `access_policy` is `public` (every user of this deployment, the default), or an `org:NAME` or
+        `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items, pass its `item_id`.
+        The new version inherits nothing, so `access_policy` is required; `replaces` is the previous version. With
+        `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains
+        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
+        also `UnavailableError`.
+        """
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
-        """Publish exactly the content of a preview; return the item. Durable on return. Idempotent."""
+        """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
+
+        An existing version is never replaced. Raises `InvalidInputError`, including for another user's preview and when
+        the preview or its memory has changed since, and `UnavailableError`.
+        """
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
-        """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return."""
+        """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
+
+        Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
+        words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
+        punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
+        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
+        `confirm` does, and `UnavailableError`.
+        """
 
     def offered(self) -> list[OfferedPattern]:
         """Return this user's offers, newest first, each with the id of the item created from it, if any."""
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Remove one of this user's items together with its figures, or withdraw an offer; return a receipt."""
+        """Remove one of this user's items together with its figures, or withdraw an offer; return a receipt.
+
+        After this returns, no answer contains the item.
+        """
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
-        """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it."""
+        """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
+
+        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, including for
+        the user's own items and for items that this user cannot see.
+        """
 
     def published(self) -> list[GlobalRecord]:
         """Return this user's items with their released figures, newest first."""
@@ -144,29 +197,53 @@ class SharedProvider(Protocol):
         tags: Sequence[str] = (),
         min_relevance: float | None = None,
     ) -> list[FoundItem]:
-        """Return the shared items that match `query` and that this user may see, best first."""
+        """Return the shared items that match `query` and that this user may see, best first.
+
+        The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
+        """
 
     def item(self, item_id: str) -> GlobalRecord:
-        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`."""
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        Unknown items and items whose policy excludes the user raise the same error.
+        """
 
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` if there is none."""
 
     def name(self) -> str | None:
-        """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym."""
+        """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
+
+        Returns None if the deployment has no store of shared items yet.
+        """
 
     def set_name(self, name: str | None) -> str:
-        """Set the name that others see on this user's items, and return it; None restores the pseudonym."""
+        """Set the name that others see on this user's items, and return it; None restores the pseudonym.
+
+        Part of the pseudonym is appended, so that no two users have the same name. Raises `InvalidInputError`.
+        """
 
 
 class CareProvider(Protocol):
     """Maintenance of one user's files while they are in use."""
 
     def rebuild(self, *, vectors: bool = False) -> int:
-        """Rebuild recall's search columns from the records; return the number of memories."""
+        """Rebuild recall's search columns from the records; return the number of memories.
+
+        Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
+        ingested during the rebuild.
+
+        With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
+        returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
+        vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
+        Raises `ModelError` if there is no model, and `InvalidInputError`.
+        """
 
     def compact(self) -> Compacted:
-        """Free the disk space of deleted records and remove their bytes. Recalls continue, but writes wait."""
+        """Free the disk space of deleted records and remove their bytes. Recalls continue, but writes wait.
+
+        Raises `DeadlineExceededError` if reads never pause, and `StoreFullError` if there is no space for a copy.
+        """
 
 
 class ErasureProvider(Protocol):
@@ -180,7 +257,14 @@ class ErasureProvider(Protocol):
         filter: MemoryFilter | Mapping[str, Any] | None = None,
         dry_run: bool = False,
     ) -> ErasureReceipt:
-        """Erase memories, with their runs and recalls, from every file. Durable on return."""
+        """Erase memories, with their runs and recalls, from every file. Durable on return.
+
+        Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
+        columns (0.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
+        completes it. `dry_run` erases nothing and only returns the receipt. A daemon also erases the events from its
+        journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
+        states. Raises `InvalidInputError`.
+        """
 
     def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase memories that have expired under a retention rule; the receipt counts them in `by_rule`."""
@@ -219,7 +303,12 @@ class MemoryProvider(Protocol):
         deadline_ms: float | None = None,
         **options: Unpack[RecallOptions],
     ) -> RecallResult:
-        """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first."""
+        """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first.
+
+        A `query` of several parts is searched as one text, one part per line; it may be empty if a `vector` is passed.
+        `mode` and `deadline_ms` default to the settings. Parts of the search that are missing or late are not an error;
+        `degraded` names them. Raises `InvalidInputError` (with the argument's name).
+        """
 
     def remember(
         self,
@@ -241,13 +330,25 @@ class MemoryProvider(Protocol):
         timestamp: datetime | None = None,
         quality_score: float | None = None,
     ) -> MemoryRecord:
-        """Store a memory that does not come from an event, with secrets masked, and return it. Durable on return."""
+        """Store a memory that does not come from an event, with secrets masked, and return it. Durable on return.
+
+        With an `id`, this replaces the user's memory with that id or stores a new one, even if the id was forgotten
+        before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
+        is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
+        nothing. Without an `id`, every call adds a memory. `timestamp` is the time to which the memory refers (default:
+        now). Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is
+        reached.
+        """
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
         """Return the memories with these ids, in the same order, omitting unknown ids. Raises `InvalidInputError`."""
 
     def forget(self, ids: Sequence[str]) -> int:
-        """Remove memories with their vectors and words; return how many existed. Durable on return."""
+        """Remove memories with their vectors and words; return how many existed. Durable on return.
+
+        Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
+        files for a while; use `erasure.erase` to remove them completely. Raises `InvalidInputError`.
+        """
 
     def forget_session(self, session_id: str) -> int:
         """Remove the memories, runs and recalls of a session, as `forget` does; return how many memories existed."""
@@ -261,19 +362,36 @@ class MemoryProvider(Protocol):
         *,
         event_id: str | None = None,
     ) -> FeedbackReport:
-        """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return."""
+        """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return.
+
+        The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
+        feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
+        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a recall halves the
+        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, including
+        if there is no such recall or run.
+        """
 
     def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
-        """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session."""
+        """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session.
+
+        Raises `InvalidInputError`, including for a filter with `min_score`.
+        """
 
     def sessions(
         self, filter: MemoryFilter | Mapping[str, Any] | None = None, limit: int = 50, after: str | None = None
     ) -> SessionPage:
-        """Return a page of the sessions with memories that match a filter, newest first."""
+        """Return a page of the sessions with memories that match a filter, newest first.
+
+        A session's times and counts cover the memories that match. `limit` (1 to 1,000) and `after` are as for `list`.
+        A session that receives memories between two pages may be missed. Raises `InvalidInputError`.
+        """
 
     def map(self, limit: int = 5000) -> MemoryMap:
-        """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each
-        other.
+        """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each other.
+
+        If there are more memories, the positions are those of a fixed pseudorandom sample. Memories without a vector
+        have no position. The positions are recomputed, close to the former ones, after more than 1 % of the memories
+        have changed; until then, new memories are absent. Raises `InvalidInputError`.
         """
 
     def list(
@@ -283,4 +401,11 @@ class MemoryProvider(Protocol):
         limit: int = 50,
         after: str | None = None,
     ) -> MemoryPage:
-        """Return a page of the memories that match a filter, ordered by `timestamp` or by last update."""
+        """Return a page of the memories that match a filter, ordered by `timestamp` or by last update.
+
+        `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
+        1,000), fewer if they are large. Storing or forgetting memories between two pages does not cause other memories
+        to be repeated or missed. A memory that is replaced between two pages may change its position, so that the pages
+        miss or repeat it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including
+        for a filter with `min_score`.
+        """

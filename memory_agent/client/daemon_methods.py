@@ -83,7 +83,7 @@ class DaemonMethods:
         return self._ask("retry_quarantined", ids=ids)
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete the quarantined events with these ids (default: all); return their number. Raises `InvalidInputError`.
+        """Delete the quarantined events with these ids (default: all); return how many. Raises `InvalidInputError`.
 
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])

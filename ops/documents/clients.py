@@ -67,7 +67,7 @@ def declared(verb: Verb) -> Callable[..., Any]:
 def _head(kind: Kind, imports: defaultdict[str, set[str]]) -> str:
     what = {
         "sync": "The methods of every blocking client: those of the memory and of its namespaces.",
-        "async": "The methods of the asynchronous client. `methods` contains their full documentation.",
+        "async": "The methods of the asynchronous client: those of the memory and of its namespaces.",
         "protocol": "The protocol of an embedded `Memory`, which documents it, and of every blocking client.",
     }[kind]
     if kind == "protocol":
@@ -154,10 +154,7 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
                 imports[known[name]].add(name)
     name = verb.method.rpartition(".")[2]
     documentation = inspect.cleandoc(function.__doc__ or verb.summary)
-    if kind != "sync":
-        documentation = "\n".join(textwrap.wrap(documentation.partition("\n\n")[0], _WIDTH - len('        """"""')))
-    else:  # the example uses an embedded memory
-        documentation = documentation.partition("\n\n>>> ")[0]
+    documentation = documentation.partition("\n\n>>> ")[0]  # the example uses an embedded memory or a blocking client
     documentation = textwrap.indent(documentation, " " * 8).strip()
     if "\n" in documentation:
         documentation += "\n        "

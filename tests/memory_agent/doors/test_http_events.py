@@ -15,6 +15,7 @@ from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import MemoryClient
 from memory_agent.doors.http.publishing import MOST_EVENTS
+from memory_agent.signals import is_own
 from relay import Event, Publisher, Scope, Subscriber, create_key, journal_folder, read_event
 
 SECRET = "sk-ant-api03-" + "Zk9" * 31
@@ -32,8 +33,10 @@ def of_key(served: Served, user_id: str | None, *scopes: Scope) -> HttpCaller:
 
 
 def journaled(served: Served) -> list[Event]:
+    """Return the events in the journal, except the blocks that the daemon publishes in response."""
     with Subscriber(*served.relay) as subscriber:
-        return [read_event(entry.data) for entry in subscriber.fetch(0, 2_000).entries]
+        entries = subscriber.fetch(0, 2_000).entries
+        return [read_event(entry.data) for entry in entries if not is_own(entry.event_type)]
 
 
 def publish(caller: HttpCaller, *events: Any, **fields: Any) -> dict[str, Any]:
