@@ -35,7 +35,7 @@ from relay.worker import Worker
 _IDLE_WAIT_S = 1.0
 _FORMER_RELAY_S = 10.0
 _POLL_S = 0.05
-_REST = 20.0  # pause after a compaction, in multiples of its duration, so writers are blocked 5 % of the time
+_REST = 20.0  # pause after a compaction, in multiples of its duration, so writers are blocked at most 5 % of the time
 _LEAST_REST_S = 1.0
 
 
@@ -151,7 +151,7 @@ class Broker:
             endpoints = collector.endpoints
             workers.append(Worker(collector, self._fail))
         for table in broker.tables:
-            from relay.intake.table_tail import TableFollower  # imported here: some Pythons lack its module sqlite3
+            from relay.intake.table_tail import TableFollower  # imported here: some Python builds lack sqlite3
 
             tail = TableFollower(self._journal, table, admission, self._counts, self._server.wake, broker.max_lag)
             workers.append(Worker(tail, self._fail))
@@ -324,8 +324,8 @@ class _Upkeep:
     def _compact(self) -> bool:
         """Remove erased bytes from the file; return whether none are left.
 
-        Retries later if the disk is full, a read transaction does not end, or the copy cannot be renewed. Writers wait
-        meanwhile, so the pause after a compaction is a multiple of its duration.
+        Retries later if the disk is full, a read transaction does not end, or the copy of the journal cannot be
+        renewed. Writers wait meanwhile, so the pause after a compaction is a multiple of its duration.
         """
         began_s = self._clock()
         if not self._journal.uncompacted:

@@ -89,7 +89,7 @@ class Subscriber:
     def follow(
         self, topics: Sequence[str] = ("*",), after: int | None = None, user_id: str | None = None
     ) -> Iterator[JournalEntry]:
-        """Yield the entries that match `topics`, after the cursor or the number `after`, and wait for more forever.
+        """Yield the entries that match `topics`, after the cursor or the number `after`, and keep waiting for more.
 
         `user_id` limits them to one user.
 

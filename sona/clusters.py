@@ -90,7 +90,9 @@ def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple
 
 
 def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) -> Array:
-    """Draw up to k points, (k, d), with probability proportional to weight times squared distance to those drawn."""
+    """Draw up to k points, (k, d), with probability proportional to weight times squared distance to those already
+    drawn.
+    """
     chosen: list[int] = []
     squared = np.ones(len(points))
     while len(chosen) < k and squared.any():

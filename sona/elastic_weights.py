@@ -55,7 +55,7 @@ class ElasticWeights:
         return self._strength * self._importance * (parameters - self._held)
 
     def pull(self, parameters: Array, rate: float) -> Array:
-        """Return the step to subtract, (p,): `rate` times `gradient`, but no further than to the anchor."""
+        """Return the step to subtract, (p,): `rate` times `gradient`, but never past the anchor."""
         self._check(parameters)
         share = np.minimum(rate * self._strength * self._importance, 1.0)
         return share * (parameters - self._held)

@@ -129,7 +129,9 @@ class MicroLora:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also if `ndim` or the version differs."""
+        """Restore the result of `to_bytes`. Raises `DamagedStateError` for damaged bytes, and if `ndim` or the version
+        differs.
+        """
         try:
             state = _decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

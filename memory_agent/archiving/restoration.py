@@ -107,9 +107,9 @@ def begun_by(objects: Objects, user_id: str, epoch: int) -> bytes | None:
 def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> chain.Header:
     """End an epoch and begin the next one; return the header of its first object. `epoch` is the newest, or 0.
 
-    For archives without a lease. Writes an empty increment under the next number of the epoch. So the next flush of the
-    epoch's owner fails, and everything that the owner acknowledged before is in the archive. Raises `FencedError` if
-    another machine takes over, and `StoreError` if the owner writes faster in every attempt.
+    For archives without a lease. Writes an empty increment under the next number of the epoch. The next flush by the
+    epoch's owner then fails, and everything that the owner acknowledged earlier is in the archive. Raises `FencedError`
+    if another machine takes over, and `StoreError` if the owner writes first in every attempt.
     """
     continued, digest = Position(0, 0), chain.NO_PREVIOUS
     if epoch:
@@ -140,7 +140,7 @@ def _sealed(objects: Objects, user_id: str, epoch: int) -> chain.Header:
         if objects.create(epoch, chain.object_name(position.number, "increment"), content) and all(
             kind != "snapshot" or place < position for place, kind in _of_epoch(objects, epoch)
         ):
-            return header  # otherwise, the owner was faster or has continued with a snapshot
+            return header  # otherwise, the owner wrote first or has continued with a snapshot
     raise StoreError(f"the archive of {user_id} is in use: another machine still writes to it")
 
 

@@ -33,9 +33,10 @@ class Seat:
 class Directory:
     """The awake users and the names of their hosts. Pure.
 
-    The first users to wake get their own hosts, up to `dedicated_limit`; the others share `shared_hosts` hosts, on each
-    node. A waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties.
-    With hashing alone, at least two of eight users would share one of eight hosts in 99.8 of 100 cases.
+    On each node, the first users to wake get hosts of their own, up to `dedicated_limit`; the others share
+    `shared_hosts` hosts. A waking user gets the host with the fewest busy users, then the fewest users; rendezvous
+    hashing breaks ties. With hashing alone, at least two of eight users would share one of eight hosts in 99.8 of 100
+    cases.
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:

@@ -123,7 +123,7 @@ class Lane:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Pause the lane inside the context. Events that still wait are then read again from the journal."""
+        """Pause the lane inside the context. Events that are still waiting are then read again from the journal."""
         async with self._handling:
             try:
                 yield
@@ -164,7 +164,9 @@ class Lane:
         self._least_unsaved = min(seqs, default=None)
 
     def lost(self) -> Awaitable[None]:
-        """Deliver all unsaved events again, because the memory's node was lost; await the result to wait for it."""
+        """Deliver all unsaved events again, because the memory's node was lost; the result completes when they are
+        delivered.
+        """
         self._late_numbers.extend(self._unsaved)
         self.saved()
         if self._redelivered is None:
@@ -334,7 +336,7 @@ class Lane:
     async def _pass_without_key(self, batch: list[Pending]) -> None:
         """Drop events that the journal cannot decrypt either; quarantine those published after the key was destroyed.
 
-        The bytes in memory must not be ingested: that would store them under another key. Events that the journal can
+        Do not ingest the bytes held in memory: they would be stored under another key. Events that the journal can
         decrypt are tried once more, in case the key folder was missing.
         """
         for event in batch:
@@ -345,7 +347,8 @@ class Lane:
     async def _deliver(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> MemoryAgentError | None:
         """Deliver the batch; return None, or the permanent error that prevented delivery.
 
-        Sends `ahead` once. A crash with `ahead` does not count, since these events may have caused it.
+        Sends `ahead` once. If the host crashes on that message, this does not count as a crash of the batch, since
+        `ahead` may have caused it.
         """
         plain = IngestBatch(events=_numbered(batch), replay=batch[0].late)
         message = msgspec.structs.replace(plain, ahead=_numbered(ahead))

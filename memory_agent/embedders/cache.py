@@ -46,7 +46,9 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" that no graph was built yet."""
+    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" that no graph has been built
+    yet.
+    """
 
     state: State
     model: str
@@ -105,7 +107,7 @@ def fetch_model(
 
 @contextlib.contextmanager
 def _weights(settings: EmbedderSettings, cache: Path, package: str, progress: ByteProgress | None) -> Iterator[Model]:
-    """Find the model's weights, or download the default ones (kept for the block) if the settings permit it."""
+    """Find the model's weights, or download the default ones, kept until the block ends, if the settings permit it."""
     try:
         found = weights.find_model(settings, cache, package)
     except ModelMissingError:

@@ -94,7 +94,8 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of expired memories by rule, found by a scan up to row `through`.
 
-    `next_at` is when the next memory expires. `has_more`: whether a limit left out some expired memories.
+    `next_at` is when the next memory expires. `has_more`: whether some expired memories were left out because of a
+    limit.
     """
 
     by_rule: dict[str, tuple[str, ...]]

@@ -11,8 +11,8 @@ evidence consists of the messages in `source_chat_ids`, which may be grouped by 
 without ids are omitted. An id that does not match exactly one message is ignored and counted.
 
 Not verified, because no such file was available: whether message ids are unique in chats of ten million tokens, and
-whether their questions group ids by plan. Recall of evidence is not a BEAM score: for that, a language model judges the
-answers.
+whether their questions group ids by plan. Recall of evidence is not the BEAM score, for which a language model judges
+the answers.
 """
 
 from __future__ import annotations

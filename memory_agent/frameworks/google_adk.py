@@ -43,7 +43,8 @@ class MemoryService(BaseMemoryService):
 
     An event with text becomes an episode with an id made from app, session and event, so adding a session again stores
     only what is new. A search is a recall among the memories of the app, and belongs to the invocation's run
-    (`OutcomesPlugin`). `client_of` returns the client of a user; by default, of the daemon on the default data folder.
+    (`OutcomesPlugin`). `client_of` returns the client of a user; by default, a client of the daemon for the default
+    data folder.
     """
 
     def __init__(self, client_of: Callable[[str], MemoryClient] = MemoryClient, *, top_k: int = 10) -> None:

@@ -1,7 +1,7 @@
 """Answers one hook: publishes its input as events and, for a prompt, returns relevant memories.
 
 A hook never stops the client: without a daemon, with invalid input, or after the deadline, the answer is empty and the
-exit code is 0. The events are then stored for the next hook (`waiting`), and a missing daemon is started.
+exit code is 0. The events are then stored for the next hook (`waiting`), and a daemon is started if none is running.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _PROJECT_VARIABLES = {CLAUDE_CODE: "CLAUDE_PROJECT_DIR", GEMINI: "GEMINI_PROJECT
 
 
 class Options(NamedTuple):
-    """The command-line options. `channel` overrides the project folder's channel. `start`: start a missing daemon."""
+    """The command-line options. `channel` overrides the project folder's channel. `start`: start a daemon if none is
+    running.
+    """
 
     client: str
     data_dir: Path | None = None
@@ -136,7 +138,7 @@ class _Hook:
 def receiver_of(url: str | None, token: str | None) -> str:
     """Return an id of the daemon and key that events are stored for, or "" for the data folder's own.
 
-    An erasure finds the events' user by the id, the start of the key's SHA-256 (`erasure.hook_events`).
+    The id is the start of the key's SHA-256, by which an erasure finds the events' user (`erasure.hook_events`).
     """
     if url is None and token is None:
         return ""

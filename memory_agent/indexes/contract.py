@@ -42,7 +42,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     stamp: str
     ndim: int
     applied: int  # the last change that the index includes or, during filling, the change at which filling began
-    filled: int | None = None  # the last row that was copied, while it is being filled
+    filled: int | None = None  # the last row that was copied, while the index is being filled
     opening: str = ""  # the opening of the store that last changed the index; a later opening has a greater name
 
     def is_of(self, other: Position) -> bool:
@@ -51,7 +51,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter: for each of the `COLUMNS` in `among`, one of the names; a time from `since_us` to below `until_us`."""
+    """A filter: for each of the `COLUMNS` in `among`, one of the names; a time >= `since_us` and < `until_us`."""
 
     among: Mapping[str, tuple[str, ...]] = {}
     since_us: int | None = None
@@ -106,8 +106,8 @@ class VectorIndex(Protocol):
         """Add entries, or replace those with the same rows, and set the position. Durable on return.
 
         Raises `IndexUnusableError` if a later opening has changed an index that several machines share; `begin` raises
-        it too, and so does `delete`, based on the position that was set last. Raises `InvalidInputError`, and changes
-        nothing, for vectors whose width differs from the one that `begin` set.
+        it too, and so does `delete` if that opening is later than the one in the position set last. Raises
+        `InvalidInputError`, and changes nothing, for vectors whose width differs from the one that `begin` set.
         """
         ...
 
@@ -136,7 +136,7 @@ class VectorIndex(Protocol):
         ...
 
     def clear(self) -> None:
-        """Remove everything that the engine stores of the user, including the position. Idempotent."""
+        """Remove everything that the engine stores for the user, including the position. Idempotent."""
         ...
 
     def close(self) -> None:

@@ -265,7 +265,7 @@ def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str
 
 
 class _Series(NamedTuple):
-    """Consecutive runs with one name, none of them forgotten, and the run after them, if any."""
+    """Consecutive runs with the same name, none of them forgotten, and the run after them, if any."""
 
     name: str
     runs: tuple[StoredTrajectory, ...]
@@ -349,14 +349,14 @@ def _run_at(ids: Mapping[int, str], at_us: int) -> str:
 
 
 def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
-    """Return the id of the run to which a mark or recall of `run` now belongs: if placed, `run` if it still exists."""
+    """Return the id of the run to which a mark or recall of `run` belongs; a placed one stays in `run` if possible."""
     if is_placed and run.id in ids.values():
         return run.id
     return _run_at(ids, run.since_us if is_placed else at_us)
 
 
 def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -> None:
-    """Store when a series' last run began: in the following run, if any, or else in the first run with the name."""
+    """Store the start of a series' last run in the following run, if any, or else in the first run with the name."""
     following = series.following
     if following is None:
         writer.put(msgspec.structs.replace(writer.stored(series.name), last_us=before_us))
@@ -368,7 +368,9 @@ def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -
 def _move_recalls(
     writer: RunWriter, series: _Series, ids: Mapping[int, str], divided: Mapping[str, Sequence[Mark]]
 ) -> None:
-    """Link each recall to the run whose events name it, or else to the run that then had the recall's run name."""
+    """Link each recall to the run whose events name it, or else to the run that had the recall's run name at that
+    time.
+    """
     for run in series.runs:
         for recall_id in run.recalls:
             note = writer.batch.recall_note(recall_id)

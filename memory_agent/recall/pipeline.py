@@ -247,7 +247,7 @@ class TokenCounter:
         except EmbedderUnavailableError:
             self._deadline.degrade("embedder_timeout")
         except ModelError:
-            pass  # there is no model, so none is late
+            pass  # without a model, none can be late
         return None
 
     def _count(self, embedder: Embedder, text: str) -> int | None:

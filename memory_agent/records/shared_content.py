@@ -175,7 +175,7 @@ def parts_of_text(text: str, summary_chars: int) -> tuple[str, str | None]:
 
 
 def text_to_read(summary: str, body: str | None, at: int = 0) -> tuple[str, int]:
-    """Return the text shown to readers, and the offset in it of position `at` of the searched text.
+    """Return the text shown to readers, and the offset in it that corresponds to `at` in the searched text.
 
     If the body contains the summary, the text is only the body, so that nothing is repeated.
     """

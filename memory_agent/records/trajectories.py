@@ -88,9 +88,10 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
     """An ended run whose request resembles a text.
 
     `score` (the raw cosine) and `relevance` refer to the request, to the user's message before it, or to the run that
-    it retried. `steps` are at most 32, in order: the first and the last ones, with `more_steps` omitted between them.
-    Steps without text, and steps with a forgotten memory, are not counted. `because` is the text of the run's end or
-    rating, and `reason` is the reason for its `quality`. `recalled` are the memories that its recalls showed.
+    it retried. `steps` contains at most 32 steps, in order: the first and the last ones, with `more_steps` omitted
+    between them. Steps without text, and steps with a forgotten memory, are not counted. `because` is the text of the
+    run's end or rating, and `reason` is the reason for its `quality`. `recalled` are the memories that its recalls
+    showed.
     """
 
     id: str
@@ -162,7 +163,8 @@ class GateStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreditedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that ended runs used: the number of `runs`, the sum of its `credit`, and their mean `quality`.
+    """A memory used by runs that have ended: the number of those `runs`, the sum of its `credit`, and their mean
+    `quality`.
 
     `lift` is that quality minus the mean over all lessons in which a memory was used. `run_ids` are the latest of these
     runs, at most three.
@@ -180,8 +182,8 @@ class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the learner. `served` counts recalls by the arm that ranked them.
 
     `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval. `history` is
-    the gate after at most 100 lessons, oldest first. `most_credited` are the 20 memories with the largest sum of credit
-    times quality.
+    the gate after each of at most 100 lessons, oldest first. `most_credited` are the 20 memories with the largest sum
+    of credit times quality.
     """
 
     user_id: str

@@ -195,7 +195,7 @@ def text_terms(words: Sequence[str], language: str) -> list[str]:
 
 
 def word_terms(folded: Sequence[str], languages: Iterable[str]) -> list[list[str]]:
-    """Return the terms of each folded word of a query in texts of these languages, and of English."""
+    """Return, for each folded word of a query, its terms in texts of these languages and of English."""
     found = [text_terms(folded, language) for language in ("", *languages)]
     return list(map(list, zip(*found, strict=True)))
 
@@ -231,7 +231,7 @@ def said_words(text: str) -> list[str]:
 
 
 def first_said_word(text: str) -> str:
-    """Return the first of `said_words`, in a third of the time."""
+    """Return the first of `said_words`, without computing the others, in a third of the time."""
     for word in unicodedata.normalize("NFC", text).casefold().split():
         bare = word.strip(_PUNCTUATION)
         if bare and bare not in _ARTICLES and bare not in _COURTESIES:
@@ -249,7 +249,7 @@ def said(text: str) -> str:
 
 
 def fingerprint(*texts: str) -> int:
-    """Return 63 bits of XXH3 over the texts, which are equal if the `said_words` of each text are equal."""
+    """Return 63 bits of XXH3 over the `said_words` of each text."""
     return fingerprint_of_said(*map(said, texts))
 
 

@@ -112,7 +112,7 @@ class Connection:
             self._connection = HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
 
     def post(self, body: bytes) -> tuple[int, str]:
-        """Return the status of the answer, or 0, and what is wrong, or ""."""
+        """Return the status (0 if there was no answer), and the kind of failure ("" if it succeeded)."""
         was_open = self._connection.sock is not None
         try:
             return self._send(body)
@@ -174,7 +174,7 @@ def _set(attribute: KeyValue, name: str, value: Attribute) -> None:
 
 
 class ProgramSpan:
-    """The span of a client's call, by the program's own tracer, a child of its current span (`spans.CallSpan`)."""
+    """The span of a client's call, created by the program's own tracer under its current span (`spans.CallSpan`)."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb

@@ -1,4 +1,4 @@
-"""Counts words over texts, exactly as a store of the same texts does."""
+"""Counts words in texts, exactly as a store of the same texts does."""
 
 from __future__ import annotations
 

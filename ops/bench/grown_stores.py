@@ -78,7 +78,7 @@ class MixedVectors(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Settled[list[Embedded]]:
-        """Return each text's mixture, already computed."""
+        """Return each text's mixture, as a completed result."""
         return Settled([self._prepared.get(text) or self._mix(text) for text in texts])
 
     def close(self) -> None:

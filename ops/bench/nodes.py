@@ -53,7 +53,7 @@ _TIMEOUT_S = 600.0
 
 
 def measure(users: int = _AWAKE) -> dict[str, Any]:
-    """Return all figures, with both forms of the daemon."""
+    """Return all figures, for both forms of the daemon."""
     return {
         "awake": {
             "light": measure_awake(is_light=True, users=users),
@@ -65,7 +65,9 @@ def measure(users: int = _AWAKE) -> dict[str, Any]:
 
 
 def measure_awake(*, is_light: bool, users: int = _AWAKE) -> dict[str, Any]:
-    """Wake `users` users with small stores, one after another, then recall at random; return memory and latency."""
+    """Wake `users` users with small stores, one after another, then recall for random users; return memory and
+    latency.
+    """
     settings = Settings(daemon=DaemonSettings(light=is_light, dedicated_hosts=0, idle_sleep_s=1e6, most_awake=users))
     names = [f"user-{number}" for number in range(users)]
     with filled_store(_AWAKE_MEMORIES) as store, temporary_daemon(settings) as data_dir:
@@ -153,8 +155,8 @@ def measure_joined() -> dict[str, Any]:
 
 
 def measure_pinned() -> dict[str, Any]:
-    """Return recalls and ingested events per second, with their processor time, of a daemon on one core, and of a
-    daemon and a machine that joined it with one core each. The two take turns.
+    """Return recalls and ingested events per second, with their processor time: for a daemon on one core, and for a
+    daemon and a machine that joined it, each on one core. The two take turns.
     """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:

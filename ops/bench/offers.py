@@ -1,9 +1,10 @@
 """Counts the groups that each matching rule forms from real sentences, and the statements that similarity confuses.
 
-Each run acts as a user who offers every sentence that its agent wrote. A group is a statement offered by at least five
-users. By similarity, a group consists of a sentence and all sentences whose cosine to it reaches the threshold; pairs
-that differ in a number or a negation are counted as confused, and some are printed for inspection. Finally, groups are
-counted among learned patterns: runs are divided among six users, and each user offers all of its patterns.
+Each run stands for a user who offers every sentence that the run's agent wrote. A group is a statement offered by at
+least five users. By similarity, a group consists of a sentence and all sentences whose cosine to it reaches the
+threshold; pairs that differ in a number or a negation are counted as confused, and some are printed for inspection.
+Finally, groups are counted among learned patterns: runs are divided among six users, and each user offers all of its
+patterns.
 
     python -m ops.bench.offers AIRLINE_FILE SWE_FILE      three minutes; prints the numbers in decision 0025
 """

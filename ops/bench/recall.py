@@ -134,7 +134,7 @@ def _milliseconds(ask: Ask, question: str) -> float:
 
 
 def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
-    """Return the processor time of a recall through RPC, over all processes, and of embedding its query."""
+    """Return the processor time of a recall through RPC, summed over all processes, and of embedding its query."""
     daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
     assert daemon is not None
     processes = [process for process in process_tree(daemon) if process.pid != os.getpid()]

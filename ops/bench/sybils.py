@@ -1,4 +1,4 @@
-"""Simulates attackers with several keys against the figures of a shared item, and what the rules cost honest teams.
+"""Simulates attacks, with several keys, on the figures of a shared item, and measures what the rules cost honest teams.
 
     python -m ops.bench.sybils     two minutes; writes ops/bench/sybils.md
 
@@ -96,7 +96,7 @@ class Deployment:
         self._day = 0
 
     def attack(self, aim: Aim, keys: int, *, of_one: bool) -> None:
-        """Make keys of one person, or of different persons, whose users report `aim` at once."""
+        """Make keys of one person, or each of a different person, and let their users report `aim` immediately."""
         for number in range(keys):
             user = f"evil-{number}"
             self._keys.append(_key(user, "mallory" if of_one else f"mallory-{number}", self._day, self._policy))
@@ -115,7 +115,7 @@ class Deployment:
             yield Shown(self._figures.standing.is_proven, self._figures.standing.is_worse(_RULES))
 
     def _vote(self) -> None:
-        """Assign to each voter who counts the merged sums of that voter's users, as the daemon's upkeep does."""
+        """Merge the sums of each voter's users, for the voters whose votes count, as the daemon's upkeep does."""
         now, age = _START + timedelta(days=self._day), timedelta(days=self._policy.settings.votes_after_days)
         by_voter: defaultdict[str, list[Contribution]] = defaultdict(list)
         for user, sums in self._sums.items():
@@ -158,7 +158,7 @@ class Success(NamedTuple):
 
 
 def fewest(team: Team, aim: Aim, policy: Policy, seed: int, *, of_one: bool) -> Success | None:
-    """Return the fewest keys that prove a bad item, or that bury a good one; None if MOST keys do not.
+    """Return the smallest number of keys that proves a bad item, or buries a good one; None if MOST do not suffice.
 
     An item is buried if it is listed as worse than usual.
     """

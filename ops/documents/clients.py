@@ -190,7 +190,7 @@ def _literal(default: object) -> str:
 
 @functools.cache
 def _imports_of(file: str) -> dict[str, str]:
-    """Return the module from which a file imports each name, by name."""
+    """Return, by name, the module from which the file imports each name."""
     tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     found: dict[str, str] = {}
     for node in ast.walk(tree):

@@ -1,8 +1,8 @@
 """Tests whether the gate opens when it should, and only then, on long streams of recalls and feedback.
 
-All conversations are in one memory, and all questions are asked once in random order; the gate decides by its own
-contests. The gate may open for citations, but not for lists, which credit nothing, or for shuffled citations. The
-false-alarm rate is the share of streams with shuffled citations in which the gate opens.
+All conversations are in one memory, and all questions are asked once in random order; the gate decides on the basis of
+its own contests. The gate may open for citations, but not for lists, which credit nothing, or for shuffled citations.
+The false-alarm rate is the share of streams with shuffled citations in which the gate opens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Runs a soak: many users work for hours, the daemon is stopped and killed in turn, and nothing may be lost or grow.
+"""Runs a soak: many users work for hours, the daemon is stopped and killed in turn, no write may be lost, and no
+resource may grow.
 
 A soak may consist of several parts, which append to the same record (`record.jsonl`, one JSON object per line) and
 continue with the same data and ledger. `report` reads the record.
@@ -43,7 +44,7 @@ _RECALLS = 100  # of a user, without a run
 
 
 class Plan(NamedTuple):
-    """One part of a soak: `rate` requests per second of all users together, with or without Ray (`light`)."""
+    """One part of a soak: `rate` requests per second, summed over all users, with or without Ray (`light`)."""
 
     hours: float
     users: int

@@ -29,8 +29,9 @@ def encrypt_in_place(
     """Close `environment` and replace its file with an encrypted copy. Durable on return.
 
     `open_copy` opens an empty encrypted environment. `puts` yields the content of the copy, each key once, from a
-    snapshot of `environment`. No other process may have the environment open. A kill leaves either the old or the new
-    file. Raises `damaged` if the copy differs from what was written, and the errors of `Environment.replace_by`.
+    snapshot of `environment`. No other process may have the environment open. If the process is killed, either the old
+    or the new file remains. Raises `damaged` if the copy differs from what was written, and the errors of
+    `Environment.replace_by`.
     """
     copy = room_for_copy(environment.path)
     try:

@@ -1,7 +1,7 @@
 """Encrypts and reads the entries of a journal (events, their ids, the quarantine), each with its user's key.
 
-User ids, numbers, times and sizes stay readable, so an entry without a key can be deleted, erased and checked. Readers
-skip it like an erased entry.
+User ids, numbers, times and sizes stay readable, so an entry whose key is missing can be deleted, erased and checked.
+Readers skip it like an erased entry.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Sealing:
         try:
             cipher = self._keys.cipher(user_id, PURPOSE)
         except errors.MalformedEventError:
-            return None  # no user with this name was ever stored
+            return None  # no user with this name has ever been stored
         if cipher.key_id != stored.key_id:
             raise errors.EncryptionKeyMissingError(user_id, str(self._keys.folder))
         try:

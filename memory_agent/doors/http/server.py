@@ -162,7 +162,7 @@ class _Connection(H11Protocol):
         self._unread = self.loop.call_later(self._timeout_s, self._require_reading, left)
 
     def _require_reading(self, left: int) -> None:
-        """Continue waiting if the client has read any of the remaining bytes, else cut it off."""
+        """Continue waiting if the client has read any of the remaining bytes, else disconnect it."""
         if self.transport.get_write_buffer_size() < left:
             self._await_reading()
         else:

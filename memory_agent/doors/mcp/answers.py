@@ -24,7 +24,7 @@ _LINE_CHARS = 300
 
 
 def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """Convert a verb's result to its tool's result. `asked` are the verb's parameters."""
+    """Convert a verb's result to its tool's result. `asked` contains the verb's parameters."""
     text, fields = _SHOWN[verb](result, asked)
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text, **fields}}
 

@@ -202,7 +202,9 @@ class Bridge:
         return "/mcp?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in context.items())
 
     def _key(self, message: Message) -> str | None:
-        """Return the key of an identical earlier call of unknown outcome, or a new one; None for other messages."""
+        """Return the key of an identical earlier call whose outcome is unknown, or a new one; None for other
+        messages.
+        """
         if message.method != "tools/call":
             return None
         key = self._unsure.setdefault(_call(message), os.urandom(16).hex())
