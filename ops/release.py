@@ -112,7 +112,7 @@ def _install(copy: Path, folder: Path, *what: str | Path) -> Path:
 
 
 def _try_out(copy: Path, folder: Path, wheel: Path, version: str) -> None:
-    """Install the wheel alone, and ask for its version and for a memory."""
+    """Install the wheel alone, print its version, and store and recall a memory."""
     program = _install(copy, folder, wheel).with_name("memory-agent")
     if version not in (printed := _run(program, "--version")):
         raise click.ClickException(f"the wheel says {printed.strip()} instead of {version}")
@@ -123,7 +123,7 @@ def _try_out(copy: Path, folder: Path, wheel: Path, version: str) -> None:
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Return the output of a command. Raises `click.ClickException` with what it printed if it fails."""
+    """Return the output of a command. If the command fails, raises `click.ClickException` with what it printed."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd or ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

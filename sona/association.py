@@ -33,9 +33,9 @@ class Reached(NamedTuple):
     """The memories reached, (m,) ascending, and their gains, (m,) in [0, 1]: 0 if only lessons without weight used the
     memory.
 
-    `support`, (m,), grows with every similar request that used the memory. `unweighted`, (m,) in (0, 1], are the gains
-    if all lessons had a weight of 1. `used`, `gains` and `lessons`, (e,), hold the memory, the gain and the lesson
-    number of each use, ascending by memory and then lesson.
+    `support`, (m,), grows with every similar request that used the memory. `unweighted`, (m,) in (0, 1], are what the
+    gains would be if all lessons had a weight of 1. `used`, `gains` and `lessons`, (e,), hold the memory, the gain and
+    the lesson number of each use, ascending by memory and then lesson.
     """
 
     memories: Numbers

@@ -31,7 +31,7 @@ _ADVICE = {
 
 
 class _Place(NamedTuple):
-    """A shell and the file of its completion."""
+    """A shell and its completion file."""
 
     shell: str
     path: Path

@@ -23,9 +23,9 @@ def join(target: Target, address: str, name: str, listen: str | None) -> None:
 
     ADDRESS is an endpoint of the daemon: curve+tcp://HOST:PORT with the key file of a CURVE key (scope `join`, for all
     users), or the socket file or loopback endpoint of a daemon on this machine. The daemon needs the setting
-    cluster.listen. This machine needs the same model, Ray and Python, a version with the same protocol, and its own
-    data folder; files that the daemon's settings name must have the same paths here. Prints one JSON line when it has
-    joined, and rejoins automatically after a restart of the daemon.
+    cluster.listen. This machine needs the same model, the same versions of Ray and Python, a version of this program
+    with the same protocol, and its own data folder; files that the daemon's settings name must have the same paths
+    here. Prints one JSON line when it has joined, and rejoins automatically after a restart of the daemon.
 
     \b
     Examples:

@@ -51,7 +51,7 @@ def stop(target: Target, timeout: float) -> None:
 
 
 class Done(msgspec.Struct, kw_only=True):
-    """The file of the service, its text after the command ("" if removed), and whether it was written or removed."""
+    """The service file, its text after the command ("" if removed), and whether it was written or removed."""
 
     path: str
     text: str

@@ -1,4 +1,5 @@
-"""The daemon's figures in Prometheus' text format. The only file that imports `prometheus_client`, at the first scrape.
+"""The daemon's figures in Prometheus' text format. Only this file imports `prometheus_client`; it is loaded at the
+first scrape.
 
 A scrape reads counters, sends no request to a host, and wakes no user. Values of labels come from lists in the code or
 are names of machines, so that the number of time series is limited.

@@ -1,4 +1,4 @@
-"""The other machines of a daemon's cluster: who may join, who is up, and who leaves.
+"""The other machines of a daemon's cluster: which may join, which are up, and which are leaving.
 
 A machine that joins receives what its part of Ray needs (`JoinGrant`). It counts as up once Ray has seen it, until it
 leaves or Ray declares it dead.
@@ -104,7 +104,7 @@ class Nodes:
         return replace(grant, now_s=time.time(), clock_tolerance_s=self._settings.clock_tolerance_s)
 
     async def leave(self, name: str) -> None:
-        """Move the users of a machine away, and end its part of Ray. Idempotent. Raises `InvalidInputError`."""
+        """Move the users away from a machine, and stop Ray there. Idempotent. Raises `InvalidInputError`."""
         if name in self._left:
             return
         if name not in self._joined:
@@ -124,12 +124,12 @@ class Nodes:
             ending.add_done_callback(self._endings.discard)
 
     async def run(self) -> None:
-        """Detect machines that Ray has declared dead, until cancelled. Returns at once without a cluster."""
+        """Detect machines that Ray has declared dead, until cancelled. Returns at once if there is no cluster."""
         while self._settings.listen:
             await asyncio.sleep(_WATCH_S)
             try:
                 alive = await self._supervisor.ray_nodes() if self._joined else {}
-            except UnavailableError:  # the gcs is starting again
+            except UnavailableError:  # the GCS is restarting
                 continue
             for name, joined in list(self._joined.items()):
                 if alive.get(name, frozenset()) - joined.former:
@@ -151,7 +151,7 @@ class Nodes:
         log.info("node.left", node=name)
 
     async def _end(self, name: str) -> None:
-        """End Ray on a machine; if that fails, the machine itself finds out that it has left or must join again."""
+        """Stop Ray on a machine; if that fails, the machine detects by itself that it has left or must join again."""
         try:
             await self._supervisor.end_node(name)
         except UnavailableError as error:

@@ -191,8 +191,8 @@ class Service:
     async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:
         """Return the reply of the user's memory to a verb that writes to the store of shared items.
 
-        Wakes the store first, since the user's host connects to it directly. Creates it only if the memory accepts the
-        request and fails only because the store is missing.
+        Wakes the store first, since the user's host connects to it directly. Creates the store only if the memory has
+        no other objection to the request than the missing store.
         """
         started_s = time.monotonic()
         is_known = not self._absent_users.is_absent(SHARED_USER)

@@ -151,7 +151,7 @@ def _fetcher(progress: ByteProgress | None) -> Callable[[str, str, str, str], st
         raise ModelMissingError("the model hub requires `pip install huggingface_hub`") from error
 
     class Reporting(tqdm):  # type: ignore[misc]
-        """The hub's progress bar, silent, reporting to `progress`."""
+        """The hub's progress bar, which prints nothing and reports to `progress`."""
 
         def __init__(self, *args: Any, **keywords: Any) -> None:
             keywords.pop("name", None)

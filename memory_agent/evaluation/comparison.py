@@ -103,8 +103,8 @@ def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, s
     """Return the mean differences (r, m) of `resamples` samples with replacement.
 
     `differences` (q, m) is NaN if a question does not have the metric. `units` (q,) contains the number of each
-    question's unit, from 0. A sample draws u units with all their questions; its mean is NaN if no question drawn has
-    the metric.
+    question's unit, counted from 0. A sample draws u units with all their questions; its mean is NaN if none of the
+    drawn questions has the metric.
     """
     measured = ~np.isnan(differences)
     count = int(units.max()) + 1

@@ -227,7 +227,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _matches(value: Any, wanted: Any) -> bool:
-    """Whether a stored value matches a filter of LangGraph: operators, objects by their members, lists as a whole."""
+    """Whether a stored value matches a LangGraph filter: operators, objects by their members, lists as a whole."""
     if isinstance(wanted, Mapping):
         if any(key.startswith("$") for key in wanted):
             return all(_compares(value, operator, other) for operator, other in wanted.items())
@@ -243,7 +243,7 @@ def _compares(value: Any, operator: str, other: Any) -> bool:
     try:
         return _OPERATORS[operator](value, other)
     except (TypeError, ValueError):
-        return False  # a missing value, or one that is not a number, is neither more nor less
+        return False  # a missing value, or one that is not a number, is neither greater nor less
 
 
 def _is_under(namespace: tuple[str, ...], condition: MatchCondition) -> bool:

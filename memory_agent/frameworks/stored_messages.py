@@ -26,7 +26,7 @@ class Message(NamedTuple):
 
 
 class StoredMessages:
-    """One session's messages, exact but for masked secrets, and seen at once by every process.
+    """One session's messages, unchanged except for masked secrets, and visible at once to every process.
 
     Their texts are episodes that later sessions recall. Every method raises the errors of the client.
 
@@ -46,8 +46,8 @@ class StoredMessages:
         """Store messages. Durable on return.
 
         Raises `InvalidInputError` for a value that is not JSON, before any message is stored. If a message is refused
-        later, those stored before it are forgotten again. The order is that of the calls: if the clock was set back, a
-        message gets the time of the one before it.
+        later, those stored before it are forgotten again. Messages are in the order of the calls: if the clock was set
+        back, a message gets the time of the one before it.
         """
         checked = [(message, check_object("message", message.fields, MOST_LEVELS)) for message in messages]
         latest = self._latest(1) if checked else []
@@ -55,7 +55,7 @@ class StoredMessages:
         ids: list[str] = []
         try:
             for message, fields in checked:
-                ids.append(uuid4().hex)  # before the request: without an answer, the message may have been stored
+                ids.append(uuid4().hex)  # before the request: it may succeed even if no answer arrives
                 earliest = self._remember(ids[-1], message, fields, earliest).timestamp
         except MemoryAgentError:
             with suppress(MemoryAgentError):

@@ -1,4 +1,7 @@
-"""The process that answers one hook call. Parsing simple arguments without the command-line library halves its time."""
+"""The process that answers one hook call.
+
+Parsing simple arguments without the command-line library halves the time of a call.
+"""
 
 from __future__ import annotations
 

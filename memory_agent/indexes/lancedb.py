@@ -34,7 +34,7 @@ FOLDER = "index.lance"
 _NAME = "lancedb"
 _TABLE = "vectors"
 _POSITION = "position"
-_MOST_WRITES = 64  # writes after which their files are merged
+_MOST_WRITES = 64  # number of writes after which their files are merged
 _AT_ONCE = timedelta(milliseconds=1)  # no other process reads the dataset
 
 _FAILURES = (OSError, RuntimeError, ValueError, pa.ArrowInvalid)
@@ -121,7 +121,7 @@ class LanceIndex:
     def compact(self) -> None:
         with self._opened():
             if self._table is not None:
-                content = self._table.to_arrow()  # merging files does not drop a small share of deleted rows
+                content = self._table.to_arrow()  # merging files keeps deleted rows if their share is small
                 self._table = self._database.create_table(_TABLE, content, mode="overwrite")
                 self._table.optimize(cleanup_older_than=_AT_ONCE, delete_unverified=True)
 

@@ -2,7 +2,7 @@
 
 With a table per user, a missing condition cannot expose another user's memories, an HNSW graph contains one user's
 vectors, and erasing a user drops the table. The table `users` contains each user's id, position and table. Vectors are
-`halfvec`, the float16 of the records.
+stored as `halfvec`, which is float16 as in the records.
 
 Filters are SQL conditions. If few passages match, they are compared exactly, because a search of the graph of 100,000
 passages takes 226 ms with a filter that 5,000 match. A graph search that finds too few passages (`hnsw.iterative_scan`
@@ -95,7 +95,7 @@ class PgvectorIndex:
             connection.execute(self._sql("DROP TABLE IF EXISTS {table}"))
             if position.ndim:
                 connection.execute(self._sql(_TABLE.replace("{ndim}", str(position.ndim))))
-                # halfvec is stored out of line by default; reading it in line makes an exact search 1.5 times as fast
+                # halfvec is stored out of line by default; storing it inline makes an exact search 1.5 times as fast
                 connection.execute(self._sql("ALTER TABLE {table} ALTER embedding SET STORAGE PLAIN"))
                 for column in ("memory", "session", "run", "channel"):
                     connection.execute(self._sql(f"CREATE INDEX ON {{table}} ({column})"))
@@ -195,7 +195,7 @@ class PgvectorIndex:
 
     @contextmanager
     def _compacting(self) -> Iterator[_Connection]:
-        """Open a separate connection, whose statement `interrupt` cancels."""
+        """Open a separate connection; `interrupt` cancels its statement."""
         with _connected(self._settings, _GRAPH_TIMEOUT_S) as other:
             with self._guard:
                 if self._is_interrupted:
@@ -231,7 +231,8 @@ class PgvectorIndex:
     @contextmanager
     def _transaction(self, until_s: float | None = None) -> Iterator[_Connection]:
         """Hold the process's connection for one transaction. After an error, the position is read again. With
-        `until_s`, raises `TimeoutError` at that time, and `IndexUnavailableError` if the position must be read first.
+        `until_s`, raises `TimeoutError` at that time, and `IndexUnavailableError` if the position would have to be read
+        first.
         """
         if self._database is None:
             self._database = _Database.of(self._settings)
@@ -397,7 +398,7 @@ def _connected(settings: IndexSettings, timeout_s: float) -> _Connection:
 
 
 def _url_of(settings: IndexSettings) -> str:
-    """Return the URL. Raises `IndexUnusableError` for a URL of which the driver's error would contain parts."""
+    """Return the URL. Raises `IndexUnusableError` if the driver's error would contain parts of the URL."""
     url = with_variables("index.url", settings.url)
     try:
         parts = conninfo_to_dict(url)
@@ -419,7 +420,8 @@ class _Connection(psycopg.Connection[Any]):
     answer_s = _GRACE_S
 
     def limit(self, until_s: float | None) -> None:
-        """End the next statement of this transaction at `until_s`, if given. Raises `TimeoutError` if that is past."""
+        """Let the next statement of this transaction run at most until `until_s`, if given. Raises `TimeoutError` if
+        that is past."""
         if until_s is None:
             return
         left_ms = int(1000 * (until_s - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Stores figures: one blob per item, and one per user of an item.
+"""Stores figures: one blob per item, and one for each user of an item.
 
 The contributions of a user who votes alone are the user's `Part`. The contributions of other users are `Recorded`, and
 upkeep merges them into the part of their `Voter`. The place of an item is the digest in the names of its blobs. The

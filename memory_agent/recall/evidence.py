@@ -29,8 +29,8 @@ is not the probability that the memory is *the* evidence.
 
 G(T) is the expected best match by chance, which grows with the amount of text. A good match raises the relevance of the
 others, because evidence often uses different words than the query. If word vectors, words or the vector are missing, a
-different line gives the same measure (`Line`). Relevance is calibrated for the bundled model (decision 0014); with a
-different model, the relevance of memories with a vector is unknown (NaN).
+different `Line` gives the same measure. Relevance is calibrated for the bundled model (decision 0014); with a different
+model, the relevance of memories with a vector is unknown (NaN).
 
 Shapes: q words of the query, n memories.
 """
@@ -66,7 +66,7 @@ _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
 _TOKENS_PER_CHANCE = 30.0  # assumed length of a text that may match by chance, about one message
 _LEAST_TOKENS = 16  # shorter memories are not discounted
-_SHRINKAGE = 8.0  # discounts rarity matched by chance, in square roots of the query's rarity
+_SHRINKAGE = 8.0  # discounts rarity matched by chance, as a multiple of the square root of the query's rarity
 
 
 class Line(NamedTuple):
@@ -157,8 +157,8 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
     """Return which of `slots` (n,) continue one of the `known` (n, r) memories `around` them (n, r).
 
-    A memory continues a question like the query if it directly follows that question; it continues any neighbour of the
-    same run.
+    A memory continues a neighbour if both belong to the same run, or if the neighbour is a question like the query and
+    directly precedes the memory.
     """
     view, reach = search.view, around.shape[1] // 2
     found = np.zeros(slots.shape, dtype=np.bool_)

@@ -9,7 +9,7 @@ HOME = ""
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
-    """The place of an object in a user's archive; later states have greater positions."""
+    """The position of an object in a user's archive; later states have greater positions."""
 
     epoch: int
     number: int
@@ -21,8 +21,8 @@ class Position(msgspec.Struct, frozen=True, order=True):
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The node of one user. Each move begins a new epoch; an epoch of 0 means that the user was never placed.
 
-    `archived` is the newest known state of the user's archive; a host must not restore an older state, nor a state from
-    before the epoch `archived_since`, when the archive was deleted or belonged to an erased user.
+    `archived` is the newest known state of the user's archive; a host must not restore an older state. Nor may it
+    restore a state from before the epoch `archived_since`: such an archive was deleted or belongs to an erased user.
     """
 
     node: str = HOME

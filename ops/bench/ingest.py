@@ -41,7 +41,7 @@ def measure(count: int = _EVENTS) -> dict[str, Any]:
     try:
         with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch) / "events.jsonl"
-            _publish(passages(_WARM_UP, seed=99), "warm", data_dir, file)  # starts the user and loads the model
+            _publish(passages(_WARM_UP, seed=99), "warm", data_dir, file)  # opens the memory and loads the model
             embedder.embed_texts(passages(_WARM_UP, seed=99))
             return _take_turns(embedder, data_dir, file, count // _TURNS)
     finally:

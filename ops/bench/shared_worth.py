@@ -138,7 +138,7 @@ def _live(size: Size, stores: Path, job: Job) -> Lived:
 
 
 def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
-    """Return a `map` over `processes` worker processes, or over this process if `processes` is 1."""
+    """Return a function like `map` that uses `processes` worker processes, or this process if `processes` is 1."""
     if processes == 1:
         return map
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the matrices are small, and two processes' threads would compete
@@ -460,7 +460,7 @@ def _points(found: Difference) -> str:
 
 
 def draw(measured: Measured, file: Path) -> None:
-    """Plot the gain in success of first answers relative to the loop off, by epoch, to a PNG file."""
+    """Plot by epoch, to a PNG file, how much the success of first answers exceeds that with the loop off."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -2,8 +2,8 @@
 
 The daemons take turns in short blocks, with the same queries. Processor time is that of all processes of a daemon,
 including the export of the spans to a collector, which is a process of its own. Without `--full`, the daemons run
-without Ray. The spans of a recall are also recorded and exported by themselves, because the daemons' figures vary by
-more than this cost.
+without Ray. Recording and exporting the spans of a recall is also measured separately, because the daemons' figures
+vary by more than its cost.
 
 To run only this benchmark: `python -m ops.bench.tracing [--quick] [--full]`.
 """

@@ -6,12 +6,12 @@ A signal consists of the memories that a run names as used, and the run's verdic
 - cite, the main signal: the evidence that was shown, each item replaced by another shown memory with a probability of
   20 %; approved if evidence was shown, failed otherwise, with 10 % of the verdicts inverted.
 - list: everything that was shown, which is uninformative; verdicts as in cite.
-- shuffled oracle, shuffled cite: controls that name as many memories as oracle and cite, but another question's
+- shuffled oracle, shuffled cite: controls that name as many memories as oracle and cite, but choose another question's
   evidence or random shown memories. Their gain is not learned from use.
 
-Those parts of the learner are measured separately that remain when settings turn the others off: the bank, the
-association (the memories used by the nearest past requests), and the quality prior. No setting shifts all queries by
-one vector (`rocchio`), so that arm turns learning off and uses an embedder that shifts its queries.
+The parts of the learner that can be isolated, by turning the others off in the settings, are measured separately: the
+bank, the association (the memories used by the nearest past requests), and the quality prior. No setting shifts all
+queries by one vector, so the arm `rocchio` turns learning off and uses an embedder that shifts its queries.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measures whether a planner's recall returns past runs of its own task, and successful ones.
 
-Half of each task's trials are past runs. They are replayed one after another: each recalls first, is then published as
-events, and gets its reward as feedback. The other half only recall, with the user's first message. An answer is read as
-a list of runs, each ranked by its best memory. There are two splits. With `trial`, feedback is given for all tasks.
-With `task`, every past run is in the memory, but feedback is given for only half of the tasks, and the other half are
-tested.
+Half of each task's trials are past runs. They are replayed one after another: first comes a recall, then the run's
+events are ingested, and its reward is reported as feedback. For the other half, there is only a recall, with the user's
+first message. An answer is read as a list of runs, each ranked by its best memory. There are two splits. With `trial`,
+feedback is given for all tasks. With `task`, every past run is in the memory, but feedback is given for only half of
+the tasks, and the other half are tested.
 
 The recorded runs used no memory, so the reward is the only feedback. Some arms also get a simulated citation: the first
 shown memory of a run of the same task or, with a probability of 20 %, a different memory.
@@ -75,8 +75,8 @@ class RunFigures(NamedTuple):
 
 
 class Requested(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of one request. `is_mixed`: whether its task's past runs include successes and failures, so order
-    matters.
+    """The results of one request. `is_mixed`: whether its task's past runs include both successes and failures, so
+    order matters.
     """
 
     arm: str

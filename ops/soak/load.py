@@ -93,7 +93,9 @@ class Tally:
 
 
 class User:
-    """One user's requests. Each method makes one kind of request, with the marks of what it writes in the ledger."""
+    """One user's requests. Each method makes one kind of request, and records the marks of what it writes in the
+    ledger.
+    """
 
     def __init__(self, name: str, data_dir: Path, ledger: Ledger, tally: Tally, seed: int) -> None:
         self.name = name

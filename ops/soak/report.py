@@ -1,4 +1,5 @@
-"""Formats the records of a soak as `ops/soak/REPORT.md`, with a plot. Pure, except for writing the two files."""
+"""Formats the records of a soak as `ops/soak/REPORT.md`, with a plot. Has no side effects except writing the two
+files."""
 
 from __future__ import annotations
 
@@ -209,7 +210,7 @@ def _all(name: str) -> Value:
 
 
 def _cores(samples: Sequence[Sample]) -> float:
-    """Return the mean number of cores used by the daemon and by the soak, while the same processes ran."""
+    """Return the mean number of cores used by the daemon and by the soak, over the periods without a restart."""
     used = seconds = 0.0
     for before, after in pairwise(samples):
         if before.life == after.life:

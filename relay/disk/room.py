@@ -1,7 +1,8 @@
 """Distinguishes a full disk from other write errors.
 
 LMDB may report an I/O error for a full disk. After an I/O error, two checks are made: whether the file system has
-enough free space, and whether a file of that size can be allocated, which detects quotas. A broken disk passes both.
+enough free space, and whether a file of that size can be allocated, which detects quotas. A broken disk passes both
+checks.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def words_of(phrases: Iterable[str]) -> frozenset[str]:
 
 
 def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
-    """Whether a query's `words` ask only for the dates with these phrases: "what did we do last week?"."""
+    """Whether a query's `words` ask for nothing specific apart from the date `phrases`: "what did we do last week?"."""
     of_dates = words_of(phrases)
     return bool(of_dates) and are_general(word for word in words if word not in of_dates)
 
@@ -103,7 +103,9 @@ def are_general(words: Iterable[str]) -> bool:
 
 
 def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
-    """Return a line such as `last week = 2026-11-09 … 2026-11-15`, in `zone`, with times unless it has whole days."""
+    """Return a line such as `last week = 2026-11-09 … 2026-11-15`, in `zone`, with times unless the span consists of
+    whole days.
+    """
     since, until = (None if time is None else time.astimezone(zone) for time in (span.since, span.until))
     in_days = all(time is None or (time.hour, time.minute, time.second) == (0, 0, 0) for time in (since, until))
     shown = "%Y-%m-%d" if in_days else "%Y-%m-%d %H:%M"
@@ -119,7 +121,7 @@ def age_of(elapsed: timedelta) -> tuple[int, str]:
 
 
 def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
-    """Return the range of ages that `age_of` returns as `number` units (the upper bound is exclusive), or None."""
+    """Return the range of ages for which `age_of` returns `number` units (the upper bound is exclusive), or None."""
     for known, length, least in _AGES:
         if known == unit and age_of(number * length) == (number, unit):
             begin = number * length - _early(unit, length)

@@ -121,7 +121,7 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows."""
 
-    prepositions: frozenset[str] = frozenset()  # make a bare phrase a time; if empty, the phrase is always a time
+    prepositions: frozenset[str] = frozenset()  # turn a bare phrase into a time; if empty, it is always a time
     floats: bool = False  # a phrase without a year takes the year of the range that it begins
     is_day: bool = False  # may have a time of day
     is_long: bool = False  # may have a modifier that selects a part ("early March")
@@ -368,7 +368,7 @@ RULES = (
 """The rules in order of precedence: if two match the same words, the earlier one applies."""
 
 
-REACH = 48  # the most characters in a word or modifier before a phrase
+REACH = 48  # the maximum number of characters in a word or modifier before a phrase
 MOST_PHRASES = 32  # in a query, to bound the time
 
 _SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
@@ -468,7 +468,9 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases in text order. Of overlapping phrases, the first counts or, at the same start, the longest."""
+    """Return the phrases in text order. If phrases overlap, the one that starts first counts; of those with the same
+    start, the longest counts.
+    """
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))
     phrases: list[Phrase] = []

@@ -1,8 +1,8 @@
 """Sessions of browsers. Each session holds the token of the key that signed in.
 
-A browser sends a cookie to every port of this machine, and any account may serve one. So a request needs two secrets: a
-cookie, which scripts cannot read, and a page key, which only scripts of the page can read. A ticket signs in once, so
-that no token has to be in a command line or in the browser's history.
+A browser sends a cookie to every port of this machine, and any account may listen on a port. So a request needs two
+secrets: a cookie, which scripts cannot read, and a page key, which only scripts of the page can read. A ticket can be
+used for only one sign-in, so that no token has to be in a command line or in the browser's history.
 
 The file of sessions survives a restart of the daemon. It contains digests of the secrets, and tokens encrypted with
 keystreams (SHAKE-256) that are derived from the secrets and used once.
@@ -41,7 +41,7 @@ class SignIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """A ticket, which signs in once. `user_id` is the key's user, or None for a key for all users."""
+    """A ticket, which is valid for one sign-in. `user_id` is the key's user, or None for a key for all users."""
 
     ticket: str
     expires_in_s: int = TICKET_S
@@ -74,7 +74,7 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_valid(self, now_s: float) -> bool:
         left_s = self.expires_s - now_s
-        return 0 < left_s <= 2 * _LASTS_S[self.kind]  # more is left only after the clock was set back
+        return 0 < left_s <= 2 * _LASTS_S[self.kind]  # more time is left only if the clock was set back
 
 
 _Table = dict[str, _Sealed]
@@ -90,7 +90,7 @@ class Sessions:
     """
 
     def __init__(self, path: Path, port: int, is_tls: bool) -> None:
-        """Read the sessions stored in `path`. Only those that began at `port` are valid."""
+        """Read the sessions stored in `path`. Only sessions that were started at `port` are valid."""
         self._path = path
         self._port = port
         self._table = _read(path)
@@ -162,7 +162,7 @@ class Sessions:
 
 
 def _read(path: Path) -> _Table:
-    """A missing or damaged file has no sessions: browsers sign in again."""
+    """If the file is missing or damaged, there are no sessions, and browsers must sign in again."""
     try:
         return msgspec.json.decode(verify_checksum(path.read_bytes()), type=described(_Table))
     except FileNotFoundError:
