@@ -97,8 +97,8 @@ def note_unknown_user(target: Target) -> None:
 
 
 def uses_daemon(target: Target) -> bool:
-    """Return whether an endpoint was named or a daemon serves the data folder. A daemon that a client started does not
-    stop when idle before this command has ended.
+    """Return whether an endpoint was named or a daemon serves the data folder. While this command runs, a daemon that a
+    client started does not stop when it is idle.
     """
     if target.endpoint is not None:
         return True
@@ -135,7 +135,7 @@ def note_settings(target: Target) -> None:
 
 
 def note_version(daemons: str) -> None:
-    """Print a note if the daemon was not restarted after an upgrade. `daemons` is its version, if known."""
+    """Print a note if the daemon was not restarted after an upgrade. `daemons` is the daemon's version, if known."""
     from memory_agent.version import VERSION  # imported late: reads the package's metadata
 
     if daemons and daemons != VERSION:

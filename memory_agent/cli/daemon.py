@@ -175,11 +175,11 @@ def _resident(part: PartStatus) -> str:
 )
 @options_where_user(UNUSED)
 def serve(target: Target, listen: tuple[str, ...], light: bool, on_demand: bool) -> None:
-    """Run relay, embedder, hosts and gateway until SIGTERM or Ctrl-C.
+    """Run the relay, the embedder, the hosts and the gateway until SIGTERM or Ctrl-C.
 
-    Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal, it prints where
-    it listens and what to do next in words, and logs only warnings (--set log_level=debug logs everything). Publishers
-    use the endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
+    Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal, it prints in
+    words where it listens and what to do next, and logs only warnings (--set log_level=debug logs everything).
+    Publishers use the endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
 """Publishes the log of changes to shared items as relay events, for followers.
 
-Delivery is at least once: an entry is deleted from the log when the relay has acknowledged its event. Before a removal
+Delivery is at least once: an entry is deleted from the log once the relay has acknowledged its event. Before a removal
 is published, the earlier journal events of the item are erased. Publishers wait while the relay scans for these events,
 so the announcer pauses after a scan in proportion to its duration.
 """
@@ -50,7 +50,7 @@ class Announcer:
             await asyncio.sleep(rest_s)
 
     async def publish_changes(self) -> None:
-        """Raises `MemoryAgentError`, `RelayError`; the next call continues after the last acknowledged entry."""
+        """Raises `MemoryAgentError` and `RelayError`; the next call continues after the last acknowledged entry."""
         async with self._publishing:
             untold = await self._read(0)
             while untold.through:

@@ -38,8 +38,8 @@ CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written
 class PoolFigures:
     """The figures of the hosts in use, the number of spares, and counts since the daemon started.
 
-    `lost` is the number of hosts that ended and were replaced. `calls` has the numbers of requests to servers of
-    models, by part and by name in `CALLS`.
+    `lost` is the number of hosts that ended and were replaced. `calls` has the numbers of requests to model servers, by
+    part and by name in `CALLS`.
     """
 
     hosts: tuple[HostFigures, ...] = ()
@@ -175,7 +175,9 @@ class HostPool:
         return PoolFigures(hosts, len(self._spares), restarts, self._lost, self._calls)
 
     def _count_calls(self, host: Host, former: HostFigures) -> None:
-        """Add a host's calls since its former figures. All hosts of a node report the calls of one embedder."""
+        """Add the calls that a host made since it reported the `former` figures. All hosts of a node report the calls
+        of one embedder.
+        """
         self._add_calls("judge", former.judge, host.figures.judge)
         if host.figures.embedder is not None:
             self._add_calls("embedder", self._embedders.get(host.node), host.figures.embedder)
@@ -190,7 +192,7 @@ class HostPool:
             self._calls[part, name] += getattr(now, name) - getattr(former, name)
 
     async def pids(self) -> dict[str, int]:
-        """Hosts that do not answer are missing."""
+        """Hosts that do not answer are omitted."""
         hosts = self._used | {f"spare-{number}": host for number, host in enumerate(self._spares)}
         found = await asyncio.gather(*(host.pid(1.0) for host in hosts.values()), return_exceptions=True)
         silent = [name for name, pid in zip(hosts, found, strict=True) if not isinstance(pid, int)]
@@ -226,7 +228,7 @@ class HostPool:
         async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
             was_full = host.node in self._full
             now_s, has_room = await host.renew(written_s, lease_s, was_full, timeout_s)
-            if was_full or not has_room:  # while a disk is full, its hosts require more room
+            if was_full or not has_room:  # after a disk was full, its hosts require more free space
                 self._note_room(host.node, has_room=has_room)
             return now_s
 

@@ -1,9 +1,9 @@
 """Leases: how long a host on another node may work without hearing from the daemon (Gray, Cheriton 1989).
 
 Each renewal repeats the time of the host's last reply, on the host's own monotonic clock. The host may work until that
-time plus the length of the lease. The daemon received the reply later than the host wrote it. So when that length has
-passed on the daemon's clock since the reply, the lease has ended on the host. Clocks are not compared; only their
-speeds must be similar (`_MARGIN`).
+time plus the length of the lease. The daemon received the reply after the host wrote it. So when that length has passed
+on the daemon's clock since the reply, the lease has ended on the host. Clocks are not compared; only their speeds must
+be similar (`_MARGIN`).
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ async def keep_lease(
     is_gone: Callable[[], bool],
     may_start: Callable[[], bool],
 ) -> None:
-    """Renew the lease of a host until it has not replied for so long that its lease has ended.
+    """Renew the lease of a host until the lease ends because the host has not replied.
 
     `renew` calls `Lease.renew` on the host, with a timeout in seconds as the last argument. `is_gone`: whether the
-    process has ended, as far as is known here. `may_start`: whether a host that has not replied yet may still start. If
-    the daemon itself was stopped, it has placed no user elsewhere: a host that replies again keeps its users.
+    process has ended, as far as this process knows. `may_start`: whether a host that has not replied yet may still
+    start. If the daemon itself was stopped, it has placed no user elsewhere: a host that replies again keeps its users.
     """
     written_s = 0.0
     deadline_s = time.monotonic() + _START_S

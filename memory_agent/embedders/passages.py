@@ -1,8 +1,8 @@
 """Split the tokens of a text into passages, and compute word vectors from the token vectors of the last layer.
 
 A word is a run of letters and digits, as in `storage.terms`. Stop words and runs of more than 64 characters are
-omitted, unless a text contains only stop words. In a text, words with the same stem are one word; in a query, words
-with the same folded form.
+omitted, unless a text contains only stop words. Words count as one word if they have the same stem (in a text) or the
+same folded form (in a query).
 
 Shapes: t tokens, p passages, w occurrences of words, k words, d dimensions.
 """
@@ -122,7 +122,7 @@ def _said(
     """Return the folded words in the first `count` tokens, without stop words if there are others, and their tokens."""
     end = int(tokens.spans[:count, 1].max(initial=0))
     text = text[: end + LONGEST_WORD + 1]  # later words are beyond these tokens, and a text may be megabytes long
-    edges = list(accumulate(map(len, pieces(text))))  # ends of alternating gaps and words
+    edges = list(accumulate(map(len, pieces(text))))  # ends of gaps and words, which alternate
     where = zip(edges[::2], edges[1::2], strict=False)
     said = [pair for pair in zip(text_words(text), where, strict=True) if len(pair[0]) <= LONGEST_WORD]
     left_out = stop_words(word for word, _ in said)

@@ -23,7 +23,7 @@ From = TypeVar("From")
 
 Embeddings = npt.NDArray[np.float32]
 _PARTS_WITH_PREFIXES, _RUNTIME = 6, 3  # number of parts of a stamp, and the place of the runtime among them
-SERVER_RUNTIME = "api"  # how the `runtime` of a model on a server begins
+SERVER_RUNTIME = "api"  # prefix of the `runtime` of a model on a server
 
 Progress = Callable[[int, int], None]  # called with (done, total)
 ByteProgress = Callable[[str, int, int], None]  # called with (file, bytes done, total bytes)

@@ -163,7 +163,7 @@ class Plan:
     mode: Mode
     top_k: int
     data_dir: Path | None = None  # None: a temporary folder
-    prefix: str = ""  # of the names of users; the dataset's name by default
+    prefix: str = ""  # of the user names; the dataset's name by default
     min_relevance: float = 0.0
     timeout_s: float = 1800.0
 

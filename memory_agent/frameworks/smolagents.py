@@ -1,4 +1,4 @@
-"""smolagents: a run that recalls and reports how it ended, and tools."""
+"""smolagents: tools, and a run that recalls and reports how it ended."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Decides which memories a run used: those named by its events or by feedback, or inferred from its output. Pure.
 
 No other memory is credited, whether it was shown or not (decision 0018). If a run names all of four or more shown
-memories, none is credited. If it names all of two or three, each gets half the credit, because a relevance threshold
-often leaves only that many.
+memories, none is credited. If it names all memories and only two or three were shown, each gets half the credit,
+because a relevance threshold often leaves only that many.
 
 Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
 is lower if several shown memories contain the word, and 0 if the request contains it, since outputs repeat their

@@ -47,7 +47,7 @@ from memory_agent.tracing import current_span
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
 
-_FIRST_REACHING, _FURTHER = 1_000, 8  # memories above a floor that are requested at once from an index; growth factor
+_FIRST_REACHING, _FURTHER = 1_000, 8  # memories above a floor that are first requested from an index; growth factor
 
 
 BeginShared = Callable[[Query, SentVector | None], PendingItems | None]
@@ -130,7 +130,7 @@ class Searcher:
     ) -> Search:
         """Search all memories by words and by the `pending` vector, with the query's filter, within the deadline.
 
-        `begin_shared` is called once there is a vector, and the shared items are then searched at the same time.
+        `begin_shared` is called once there is a vector, and the shared items are then searched in parallel.
         """
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")

@@ -144,7 +144,7 @@ def capture(store: Store, columns: Columns) -> Saving:
 
 
 def write(store: Store, saving: Saving) -> None:
-    """Replace the files. An `OSError` leaves the old files."""
+    """Replace the files. On an `OSError`, the old files remain."""
     cipher = columns_cipher(store.key)
     write_arrays(store.folder / COLUMNS_FILE, saving.header, saving.arrays, cipher)
     saving.write_graph(store.folder / GRAPH_FILE, cipher)

@@ -167,7 +167,9 @@ class PostingsView:
 
 
 class Postings:
-    """Words by slot. Title, text and tags count together. One thread changes them; any thread may use `view`."""
+    """Words by slot. A memory's title, text and tags are indexed as one text. One thread changes them; any thread may
+    use `view`.
+    """
 
     def __init__(self) -> None:
         self._base = _Base(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint16))

@@ -197,7 +197,7 @@ class HostFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Another machine of the daemon's cluster. `address` is its IP address, `users` the number of awake users on it.
 
-    `is_full`: whether its disk has no room, so that it receives no users.
+    `is_full`: whether its disk is full; it then receives no users.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Measures false attributions on 100 real runs of an airline agent. No run saw a memory.
+"""Measures false attributions on 100 real runs of an airline agent. No run was shown a memory.
 
 A run's messages are its output, and records of earlier runs, of the same task and of other customers' tasks, count as
 shown. Naming a record of a different task is always wrong. Records named within the same task show the limit of word

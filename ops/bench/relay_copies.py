@@ -1,8 +1,8 @@
 """Measures what a copy of the journal costs: acknowledged events/s and ack latency, without and with a copy.
 
-The copy is a folder on the same disk, with fsync, and the same folder with 5 and 20 ms of added latency for each
-upload, as an object store has. Relay and publishers are separate processes. The window is 256 events of 300 bytes, with
-one publisher and with four. The cases take turns.
+The copies are a folder on the same disk, with fsync, and the same folder with 5 and 20 ms of latency added to each
+upload, as with an object store. The relay and the publishers are separate processes. The window is 256 events of 300
+bytes, with one publisher and with four. The cases take turns.
 
 To run it: `python -m ops.bench.relay_copies [TURNS]`.
 """

@@ -80,8 +80,8 @@ class Arm:
     reporting them as used without success. With `proven`, twenty users report in advance that all helpful items
     (`helpful`), or the same number of random items (`random`), succeeded. `late` delays publishing one helpful item per
     kind until epoch `Size.late_at`. `has_place` reserves a place for shared items. `proven_share` is how often the best
-    proven item gets this place if the user's own memories fill the others. `worse_last` ranks items that are worse than
-    usual after new ones.
+    proven item takes this place if the user's own memories fill the others. `worse_last` ranks new items before those
+    that are worse than usual.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Seen(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One answer: the last completed epoch, the kind, whether the user's own memories can fill it, and its
+    """One answer: the last completed epoch, the kind, whether the user's own memories can fill the answer, and its
     measurements.
     """
 
@@ -144,9 +144,9 @@ class Answered(NamedTuple):
 class Searched(NamedTuple):
     """The results of one search for a kind after an epoch.
 
-    For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. `helpful`,
-    `others` and `late` are the proven shares of the found items that help, do not help, or are late and help, or None
-    if no such item was found.
+    For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. Of the found
+    items that help (`helpful`), do not help (`others`), or help and are late (`late`), these are the shares that are
+    proven, or None if no such item was found.
     """
 
     epoch: int
@@ -397,7 +397,7 @@ class Deployment:
             self._report(user, place, 1, 0)
 
     def _praised(self) -> set[int]:
-        """Return, for each kind, the first found look-alike that helps no kind."""
+        """Return, for each kind, the first look-alike in its results that helps with no kind."""
         helpful = {place for kind in self.kinds for place in kind.helps}
         useless = [[place for place in kind.found if place not in helpful] for kind in self.kinds]
         return {places[0] for places in useless if places}

@@ -188,7 +188,7 @@ def delay(team: Team, policy: Policy, seed: int) -> int | None:
 
 
 def over_seeds(found: Sequence[int | None]) -> str:
-    """Return the median, and the interval of 95 % of the seeds, with "never" for None."""
+    """Return the median, and the interval that contains 95 % of the seeds, with "never" for None."""
     ordered = sorted(found, key=lambda one: float("inf") if one is None else one)
     places = [round(share * (len(ordered) - 1)) for share in (0.025, 0.5, 0.975)]
     least, median, most = ("never" if one is None else str(one) for one in (ordered[place] for place in places))
@@ -203,20 +203,21 @@ the shipped code; runs are simulated. On each of {days} days, each honest person
 probability; a run succeeds with probability {good} (good item) or {bad} (bad item), and the prior is .6. On day
 {attack}, the attacker gets new keys, each for a different user, and reports with all of them at once: only successes to
 prove a bad item, only failures to bury a good one (list it as worse than usual). Values are medians over {seeds} seeds,
-with the interval of 95 % of the seeds; *never* means not within the {days} days. Attackers try up to {most} keys.
+with the interval that contains 95 % of the seeds; *never* means not within the {days} days. Attackers try up to {most}
+keys.
 
 {machine}"""
 
 _TAIL = """\
 ## What remains
 
-- If the operator names no person for a key, its user counts as a person. In this case, only the age of keys gives
-  protection.
+- If the operator names no person for a key, its user counts as a person. In this case, only the minimum age of keys
+  protects the figures.
 - Several people who agree have one vote each. If the operator takes one person for several, each of these counts as a
   voter. The minimum age of keys only delays such votes, and gives the operator time to notice new keys in `keys list`.
 - The single vote of one person can change the result of a figure that is close to a limit, for example a figure of five
   people.
-- A person with an old key can vote falsely at any time; age does not help against that.
+- A person with an old key can vote falsely at any time; the minimum age does not prevent that.
 - Each user who is admitted by a key for all users has a vote at once (unless organisations vote).
 - Figures of a team with fewer than six people prove nothing, whatever the rules.
 """

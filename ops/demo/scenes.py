@@ -71,7 +71,7 @@ def ask_before_planning(stage: Stage) -> None:
 
 
 def kill_in_the_middle(stage: Stage) -> None:
-    """Publish the events of week three, kill the first user's actor meanwhile, and recall again."""
+    """Kill the first user's actor while the events of week three are being published, and recall again."""
     host = f"user-{HEROINE}"
     victim = psutil.Process(stage.pid_of(host))
     with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
@@ -183,7 +183,7 @@ def _ask(stage: Stage, request: PlannerRequest) -> RecallResult:
 
 
 def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
-    """Retry a recall until it succeeds, like a planner that is unaware of the killed actor."""
+    """Retry a recall until it succeeds, like a planner that does not know that the actor was killed."""
     request = stage.story.request[0]
     deadline_s = time.monotonic() + PATIENCE_S
     while True:

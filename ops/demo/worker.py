@@ -1,4 +1,4 @@
-"""The demo's worker process: starts the first step of its run with the small block that memory publishes for it.
+"""The demo's worker process: starts the first step of its run with the small block that the memory publishes for it.
 
     python -m ops.demo.worker --data-dir DIR --user alice --run RUN
 

@@ -264,7 +264,7 @@ class _Literals:
                 by_sign.setdefault(sign, {}).setdefault(literal, []).append(row)
 
     def rows(self, text: str) -> Rows:
-        """Return the rows with a literal that occurs in `text`, in order, each with these literals."""
+        """Return the rows with a literal that occurs in `text`, in order, each with the literals that occur."""
         found: dict[int, list[str]] = {}
         for searched, by_sign in ((text, self._exact), (fold_case(text), self._any_case)):
             for sign, rows_of in by_sign.items():
