@@ -156,8 +156,8 @@ class SharedProvider(Protocol):
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `InvalidInputError`, including for another user's preview and when
-        the preview or its memory has changed since, and `UnavailableError`.
+        An existing version is never replaced. Raises `UnavailableError` and `InvalidInputError`, the latter also for
+        another user's preview, and if the preview or its memory has changed since.
         """
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:

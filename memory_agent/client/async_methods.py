@@ -209,8 +209,8 @@ class AsyncSharedMethods(_Methods):
     ) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `InvalidInputError`, including for another user's preview and when
-        the preview or its memory has changed since, and `UnavailableError`.
+        An existing version is never replaced. Raises `UnavailableError` and `InvalidInputError`, the latter also for
+        another user's preview, and if the preview or its memory has changed since.
         """
         return await self._ask("shared.confirm", preview=preview, attachment=attachment)
 
