@@ -114,8 +114,8 @@ class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Masking of secrets before storage.
 
     A match is left unmasked if a pattern in `allow` matches all of it. `patterns` are additional patterns, by name. The
-    running time of a pattern with catastrophic backtracking is not bounded. `personal` are kinds of numbers to mask in
-    addition to secrets.
+    running time of a pattern with catastrophic backtracking is not bounded. `personal` lists kinds of numbers to mask
+    in addition to secrets.
     """
 
     enabled: bool = True

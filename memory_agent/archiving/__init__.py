@@ -1,7 +1,7 @@
 """Continuous archiving of users' stores in a folder or an object store, and their restoration on any machine.
 
-Read `chain` first (what is stored), then `user_archive` (writing), `restoration`, and `user_files` (both, on one node
-of a cluster). `placements` records the node of each user. `archived_journal` is the journal's copy.
+Read `chain` first (what is stored), then `user_archive` (writing), `restoration`, and `user_files` (writing and
+restoring on a node of a cluster). `placements` records the node of each user. `archived_journal` is the journal's copy.
 """
 
 from memory_agent.archiving.archived_journal import archived_journal, restore_journal

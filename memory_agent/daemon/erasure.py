@@ -96,7 +96,9 @@ class DaemonEraser:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase and return the receipt. Idempotent: a repeat continues. Raises the errors of the memory and the relay.
+        """Carry out the erasure; return its receipt.
+
+        Idempotent: a repeat continues. Raises the errors of the memory and the relay.
 
         Also erases events of hooks that wait in the data folder, and published blocks that quote an erased memory. No
         block is published during the erasure.
@@ -338,7 +340,7 @@ class RetentionRounds:
         return [user_id for user_id in asleep if self._is_due(user_folder(self._data_dir, user_id), now)]
 
     def _is_due(self, folder: Path, now: datetime) -> bool:
-        """Whether a user not awake at home must be visited. Users on other nodes are visited once per interval."""
+        """Whether to visit a user who is not awake at home. Users on other nodes are visited once per interval."""
         try:
             placement = read_placement(folder)
         except StoreError:

@@ -49,7 +49,7 @@ def _remove_left() -> None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """A folder without a lock is being created, or not ours."""
+    """A folder without a lock is still being created, or is not ours."""
     with suppress(OSError):
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         try:

@@ -166,7 +166,7 @@ class Reactor:
 
 @dataclass(frozen=True)
 class Cause:
-    """An event that causes a recall until its deadline. Later causes of the same `document` wait for `pause_s`."""
+    """An event that causes a recall before its deadline. Later causes of the same `document` wait for `pause_s`."""
 
     user_id: str
     seq: int
@@ -221,7 +221,7 @@ class TriggerQueue:
             self._drop_oldest(max(self._users, key=lambda user_id: len(self._users[user_id])))
 
     def take(self, now_s: float) -> Cause | None:
-        """Return a due cause of the next user without a running recall, or None. Call `done` when its recall ends."""
+        """Return a due cause of the next user who has no running recall, or None. Call `done` when its recall ends."""
         for user_id in list(self._users):
             self._drop_late(user_id, now_s)
             if user_id in self._busy:
@@ -241,7 +241,7 @@ class TriggerQueue:
             self._forget(waiting)
 
     def next_due_s(self) -> float | None:
-        """Return when the next cause of a user without a running recall is due, or None."""
+        """Return when the next cause is due, ignoring users with a running recall, or None."""
         return min(self._due(), default=None)
 
     def _due(self) -> Iterator[float]:

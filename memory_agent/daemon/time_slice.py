@@ -22,7 +22,8 @@ _ATTRIBUTES = "=IIQiIQQQ"
 def request_short_slices() -> bool:
     """Request short slices for the calling thread, and for the threads and processes that it starts from now on.
 
-    Needs no privileges. Returns False, without an effect, if the system or the scheduling policy does not support them.
+    Needs no privileges. Returns False, and changes nothing, if the system or the scheduling policy does not support
+    them.
     """
     call = _SCHED_SETATTR.get(platform.machine())
     if sys.platform != "linux" or call is None or os.sched_getscheduler(0) != os.SCHED_OTHER:

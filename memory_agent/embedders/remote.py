@@ -1,8 +1,8 @@
 """A client of the node's embedder process that implements `Embedder`; does not import onnxruntime.
 
-A request is retried with backoff until its timeout, so it survives a restart of the server, which caches vectors. While
-the server does not respond, one query or count waits for it and the others fail at once, so that waiting requests do
-not occupy all threads of the process. The caller then uses keyword search.
+A request is retried with backoff until its timeout, so it survives a restart of the server. Retries cost little,
+because the server caches vectors. While the server does not respond, one query or count waits for it and the others
+fail at once, so that waiting requests do not occupy all threads of the process. The caller then uses keyword search.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The header of an answer: to `rows` texts, to a query (`words`, share `read`), a token count or an error."""
+    """The header of the answer to `rows` texts, a query (`words`, share `read`) or a token count, or of an error."""
 
     info: EmbedderInfo | None = None
     rows: int = 0

@@ -31,7 +31,7 @@ Text = JsonText | TomlText
 class Command(NamedTuple):
     """How a client calls us: the program, the options of `mcp` and `hook CLIENT`, and the `project` (None: all).
 
-    `launcher` are the words before the program in a hook's command.
+    `launcher` contains the words before the program in a hook's command.
     """
 
     program: str
@@ -85,7 +85,7 @@ class Wanted(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The MCP server's entry in the object or table `container`, with fields `before` and `after` the command."""
+    """The MCP server's entry in the object or table `container`: the command, and the fields before and after it."""
 
     container: str
     before: Mapping[str, Any] = {}

@@ -89,7 +89,7 @@ _SYSTEM_COMMAND = (
 
 
 def system_unit() -> str:
-    """Return the systemd unit for one daemon of a machine, under a user of its own."""
+    """Return the systemd unit for one daemon of a machine, which runs as a user of its own."""
     text = _UNIT.format(
         unit="After=network.target\n",
         command=_systemd_words(_SYSTEM_COMMAND),
@@ -134,7 +134,7 @@ class Service(NamedTuple):
         return "former" if _is_ours(found) else "edited"
 
     def require_manager(self) -> None:
-        """Raise `UnavailableError` with advice if the service manager of this user does not run."""
+        """Raise `UnavailableError` with advice if this user's service manager is not running."""
         try:
             self._run(self.steps.probe)
         except UnavailableError as error:

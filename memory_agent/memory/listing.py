@@ -80,7 +80,10 @@ def list_page(
 def list_sessions(
     archive: Archive, filter: MemoryFilter | Mapping[str, Any] | None, limit: int, after: str | None
 ) -> SessionPage:
-    """Return at most `limit` sessions of the memories that match, by their newest one. Raises `InvalidInputError`."""
+    """Return at most `limit` sessions with matching memories, the session with the newest one first.
+
+    Raises `InvalidInputError`.
+    """
     check_whole("limit", limit, MOST_LISTED)
     view, slots = _chosen(archive, filter)
     slots = slots[view.sessions[slots] != NO_NAME]

@@ -35,7 +35,7 @@ Places = npt.NDArray[np.intp]
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
-_MOST_TIED = 8  # slots with equal scores per slot of the limit: 20,000 notes "build N failed" have the same words
+_MOST_TIED = 8  # times the limit, including equal scores: 20,000 notes "build N failed" have the same words
 _OTHER_LANGUAGE = 3.0  # the model rates all texts in one foreign language as similar (decision 0015)
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
@@ -288,7 +288,7 @@ def _by_time(search: Search, limit: int) -> Slots:
 
 
 def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.inf) -> Slots:
-    """Return the slots of the `highest` values (n,) with their ties.
+    """Return the slots of the `limit` highest values (n,) above `above`, including ties.
 
     If there are far too many, or if most are copies, return the newest `limit` slots and one slot for each of `limit`
     texts.

@@ -83,7 +83,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     filter: MemoryFilter | None
     mode: Mode
     floor: float | None  # the minimum raw cosine
-    insists: bool  # whether the caller set the floor: if so, no memory passes without vectors
+    insists: bool  # whether the caller set the floor: if so, and without cosines, no memory passes it
     min_relevance: float
     deadline_ms: float
     dates: Dates
@@ -184,7 +184,10 @@ def check_now(now: datetime | None) -> datetime:
 
 
 def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
-    """Return the time span of own words. It ends after `now`, since events may arrive late, and a clock may be fast."""
+    """Return the time span in which the caller's own words may have been stored.
+
+    It ends after `now`, since events may arrive late, and a clock may be fast.
+    """
     now_us, reach_us = microseconds(now, "now"), round(minutes * 60_000_000)
     return (now_us - reach_us, now_us + reach_us) if reach_us else None
 

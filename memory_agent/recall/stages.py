@@ -16,9 +16,10 @@ caller just wrote are not candidates (`search.OwnWords`).
     kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
 
 because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". It
-also has at least the relevance of the run's most relevant memory. A request names its topic itself, and gains only the
-weight. If the query asks for the newest, `newness` is 2^-i for the i-th newest memory, from 0, plus 2^-j for the j-th
-newest run. If the query names only kinds and times, every memory of these kinds and times is relevant.
+also has at least the relevance of the run's most relevant memory. If the query asks only for requests, neither this nor
+the second term applies, since a request names its topic itself. If the query asks for the newest, `newness` is 2^-i for
+the i-th newest memory, from 0, plus 2^-j for the j-th newest run. If the query names only kinds and times, every memory
+of these kinds and times is relevant.
 
 **Past use**, if the learner is enabled (decision 0020):
 
@@ -65,7 +66,7 @@ from memory_agent.storage.view import NO_NAME, View
 from sona import Adaptation
 
 REQUEST_COSINE = 0.8  # minimum cosine of a rewording of the query (decision 0016)
-SAME_COSINE = 0.9  # minimum cosine of the same request; the run of a similar request may have had a different task
+SAME_COSINE = 0.9  # minimum cosine to be the same request; the run of a similar one may have had a different task
 
 _FLOOR = 20  # the number of candidates that may lend; the next best score is the floor
 _WHOLE_TOKENS = 64  # an answer of at most this length receives the full gain
@@ -221,7 +222,11 @@ def _adds_nothing(text: str, telling: frozenset[str], known: set[str]) -> bool:
 
 
 def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, bool, float, float, int]:
-    """Return a request's sort key: no numbers that are not in the query, same request, outcome, time."""
+    """Return a request's sort key.
+
+    It compares, in this order: whether the query contains all numbers of the request, whether it is the same request,
+    its outcome, and its time.
+    """
     others = _telling(one.record.text) - _telling(search.query.text)
     has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
     outcome = float(np.nan_to_num(found.qualities[one.place], nan=-1.0))

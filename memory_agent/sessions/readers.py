@@ -42,7 +42,7 @@ class Reader(ABC):
         self._calls: Pending[Call] = Pending()
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read the members of a document that are not lists, and the first items of those that are, as `name[1]`.
+        """Read the members of a document except lists and, as `name[1]`, the first item of each list.
 
         Raises `msgspec.DecodeError`. Not called for JSON lines.
         """
@@ -64,5 +64,5 @@ class Reader(ABC):
         yield from (Left.UNANSWERED for _ in self._calls.clear())
 
     def _called(self, id: str, call: Call) -> Iterator[Found]:
-        """Hold a call until its result arrives; yield the calls that this evicts as unanswered."""
+        """Hold a call until its result arrives; yield `Left.UNANSWERED` for each call that this evicts."""
         yield from (Left.UNANSWERED for _ in self._calls.put(id, call))

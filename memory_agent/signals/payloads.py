@@ -91,7 +91,7 @@ def with_reports(objects: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any
 
 
 def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
-    """Return the text at the first place of `part` that contains any, or "". Raises `NotTextError`."""
+    """Return the text at the first place of `part` that contains text, or "". Raises `NotTextError`."""
     for place in part.places:
         for root in objects:
             values = list(_values_at(root, place))

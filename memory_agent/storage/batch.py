@@ -42,7 +42,7 @@ from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
 
-_LEAST_NEXT_BYTES = 32  # a vector of the next embedder takes more space
+_LEAST_NEXT_BYTES = 32  # a vector from the next embedder takes more space
 _MOST_BARE = 0.1
 _MEAN_QUERY = "centering"
 
@@ -232,7 +232,7 @@ class Batch(Snapshot):
         self.state.next.rejected = 0
 
     def put_next(self, row: int, found: Embedded | None) -> None:
-        """Store a memory's vectors of the next embedder, or None if it rejects the text."""
+        """Store a memory's vectors from the next embedder, or None if that rejects the text."""
         self._require_row(row)
         self._check_room()
         of = self.state.next
@@ -368,7 +368,7 @@ class Batch(Snapshot):
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed or, if there is no id, lessons that belong to no run."""
+        """Record that the lessons of a run changed; without an id, those that belong to no run."""
         self.state.lessons_version += 1
         self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, but has a different mark
         self.taught.append(run_id)

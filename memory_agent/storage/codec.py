@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class NextVectors(msgspec.Struct, kw_only=True):
-    """The embedder that will replace the current one. `rejected`: how many memories it rejects, or 0 if few enough."""
+    """The embedder that will replace the current one. `rejected`: the memories it rejects if too many, else 0."""
 
     stamp: str
     words_stamp: str = ""

@@ -1,4 +1,4 @@
-"""A block, the answer to a recall that an event caused, and the event `memory.recalled` that carries it."""
+"""A block (the answer to a recall that an event caused), and the event `memory.recalled` that carries it."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def scored(found: Sequence[Case], stores: Mapping[str, CountedTexts], form: Form
 
 
 def shipped(output: str, case: Case, store: CountedTexts) -> list[float]:
-    """Score with the shipped attribution, like the learner."""
+    """Score with the shipped attribution, as the learner does."""
     by_place = {one.row: one.score for one in weigh(output, case.request, case.shown, store)}
     return [by_place.get(place, 0.0) for place in range(len(case.texts))]
 

@@ -41,7 +41,7 @@ Pair = tuple[Answer, Answer]
 
 
 def measure(half: str, file: Path, stores: Path | None, tell: Callable[[str], None]) -> list[Pair]:
-    """Ingest the users of a half, and ask each question with a weight of 0 and with the shipped one."""
+    """Ingest the events of one half of the users, and ask each question with a weight of 0 and the shipped one."""
     dataset = read_kinds(file)
     users = [history.user for history in dataset.histories if history.user.startswith(half)]
     settings = Settings()

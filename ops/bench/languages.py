@@ -227,7 +227,7 @@ class PackagedE5(Embedder):
         return Settled(np.array([np.ravel(self._passage(text)) for text in texts], dtype=np.float32))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of characters, an upper bound of the number of tokens."""
+        """Return the number of characters, an upper bound on the number of tokens."""
         return len(text)
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ Block = list[float]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the measurements in process and through RPC; the filled store is not changed."""
+    """Return the results measured in process and through RPC; the filled store is not changed."""
     model = open_minilm(EmbedderSettings(allow_download=False), cache_folder(), PACKAGE)
     longest_ms = min(_milliseconds(model.embed, text) for text in _longest(20, seed=1))  # the strictest baseline
     return {
@@ -166,7 +166,7 @@ def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: Fal
 
 
 def _figures(idle: list[Block], blocks: list[Block], longest_ms: float) -> dict[str, Any]:
-    """Return p50 and p99, and their delay relative to `idle`, in embeddings of the longest text."""
+    """Return p50 and p99, and their delay against `idle` in multiples of the time to embed the longest text."""
     pooled, base = list(chain.from_iterable(blocks)), list(chain.from_iterable(idle))
     delays = {f"p{at}": percentile(pooled, at) - percentile(base, at) for at in (50, 99)}
     return {

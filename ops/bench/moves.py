@@ -137,7 +137,7 @@ class Load:
                 self.answered.append(Answered(user, began_s, time.time(), refusal, bool(degraded)))
 
     def _publish(self) -> None:
-        """Publish one event of each user at a time; record those that were acknowledged."""
+        """Publish one event for each user, repeatedly; record those that were acknowledged."""
         texts = passages(2_000, seed=99)
         with Publisher(relay_endpoints(self._home).ingest) as publisher:
             for place in count():
@@ -165,7 +165,7 @@ class Move(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """The loss of a machine with these users, and when the daemon gave up its first host."""
+    """The loss of a machine with these users, and when the daemon gave up on its first host."""
 
     users: list[str]
     killed_s: float
@@ -205,7 +205,7 @@ class Machines:
     """The machines of a daemon's cluster, with users, clients, and a record of placements."""
 
     def __init__(self, stack: ExitStack, store: Path) -> None:
-        """Start a daemon and its machines, and wake users with copies of `store`; end them with `stack`."""
+        """Start a daemon and its machines, and wake users with copies of `store`; closing `stack` ends them."""
         self.users = [f"user-{number}" for number in range(_USERS)]
         self.home, self._folder = stack.enter_context(cluster_daemon(_UPKEEP_S))
         self._joined = {name: stack.enter_context(ExitStack()) for name in _ADDRESSES}
@@ -292,7 +292,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _given_up(home: Path, name: str) -> Iterator[float]:
-    """Yield the times at which the daemon logged that a host of a machine was lost."""
+    """Yield the times at which the daemon logged the loss of a host on the machine."""
     for line in (home / "daemon.log").read_text(encoding="utf-8").splitlines():
         if '"host.gone"' in line and (entry := json.loads(line))["node"] == name:
             yield datetime.fromisoformat(entry["timestamp"]).timestamp()
@@ -312,7 +312,7 @@ def _requests(answered: list[Answered]) -> dict[str, Any]:
 
 
 def _met(answered: list[Answered], moves: list[Move]) -> list[Answered]:
-    """Return the first request that was answered after each move, and those that began before its answer."""
+    """Return, for each move, the first request answered after it, and those that began before that answer."""
     met = []
     for move in moves:
         later = [one for one in answered if one.user == move.user and one.ended_s > move.at_s]

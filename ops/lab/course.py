@@ -1,8 +1,8 @@
 """Teaches one arm on a copy of one user's store, question by question, and measures it between lessons.
 
 Teaching is on-policy: the memory answers, the run reports which of the shown memories it used and how it ended, and the
-next recall uses what was learned. Measuring uses a separate copy, so it teaches nothing. Time is simulated at one hour
-per question, so the same seed gives the same course.
+next recall uses what was learned. Measuring uses a separate copy, so it does not affect learning. Time is simulated at
+one hour per question, so the same seed gives the same course.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class CollectorSocket:
     """A SUB socket for all messages of plain PUB emitters. Not thread-safe."""
 
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
-        """Bind and connect. A frame above `max_bytes` closes its connection. Raises `RelayUnavailableError`."""
+        """Bind and connect; disconnect peers that send a frame above `max_bytes`. Raises `RelayUnavailableError`."""
         limits = Limits.of_bytes(_DOORBELLS, queue_bytes, max_bytes)
         self._socket = zeromq.open_subscriber(zeromq.context(), limits)
         self.endpoints = [_bind(self._socket, endpoint) for endpoint in bind]

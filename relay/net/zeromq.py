@@ -38,7 +38,7 @@ class Limits(NamedTuple):
 
     send_queue: int = 1_000
     receive_queue: int = 1_000
-    frame_bytes: int = -1  # a larger frame closes its connection before it is read into memory; -1 means no limit
+    frame_bytes: int = -1  # a peer that sends a larger one is disconnected before it is read; -1: no limit
 
     @classmethod
     def of_bytes(cls, send_queue: int, queue_bytes: int, frame_bytes: int) -> Limits:
@@ -182,7 +182,7 @@ def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
-    """Return the error that ended the connection of `connect_once`, once; None before and afterwards. Does not wait."""
+    """Return, only once, the error that ended the connection of `connect_once`; otherwise None. Does not wait."""
     if monitor.closed or not can_receive(monitor) or (frames := receive_now(monitor)) is None:
         return None
     was_connected = parse_monitor_message(list(frames))["event"] == zmq.EVENT_DISCONNECTED

@@ -76,7 +76,7 @@ def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | 
 
 
 def is_own_site(fetch_site: str | None) -> bool:
-    """Whether a request with a cookie comes from this server's own page, by its Sec-Fetch-Site header.
+    """Whether a request with a cookie comes from this server's own page, according to its Sec-Fetch-Site header.
 
     Old browsers and other programs send no such header; `none` is sent if the user entered the address.
     """
