@@ -1,7 +1,7 @@
 """The instant layer: a MicroLoRA trained on exemplars to move each request towards its own answer.
 
-It acts while the bank is nearly empty, and again once the bank cannot hold every lesson. A full training processes the
-exemplars in order, in blocks of 128, each with the EWC penalty of the earlier blocks and a replay of some of their
+It acts while the bank is nearly empty, and again once the bank cannot hold every lesson. A full training run processes
+the exemplars in order, in blocks of 128, each with the EWC penalty of the earlier blocks and a replay of some of their
 examples.
 
 Shapes: n = exemplars, d = dimensions of an embedding.
@@ -19,7 +19,7 @@ from sona.lesson import Array
 from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
-COLD = 16  # number of exemplars from which the bank acts without this layer
+COLD = 16  # with this many exemplars, the bank acts without this layer
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64

@@ -55,7 +55,7 @@ class Placements:
         return moved
 
     def note_archived(self, user_id: str, position: Position) -> None:
-        """Note the newest state of the archive. Durable with `save` or `move`."""
+        """Note the newest state of the archive. Becomes durable with `save` or `move`."""
         placement = self.of(user_id)
         is_newer = placement.archived is None or position > placement.archived
         if is_newer and position.epoch // EPOCHS_OF_ARCHIVE == placement.epoch:
@@ -76,7 +76,7 @@ class Placements:
 
     def forget_erased(self, user_id: str) -> None:
         """Like `forget`, for a user who is being erased: a new user with this id gets a later epoch."""
-        self._least_epoch = max(self._least_epoch, self.of(user_id).epoch + 1)  # moves may be ahead of the clock
+        self._least_epoch = max(self._least_epoch, self.of(user_id).epoch + 1)  # moves may set it ahead of the clock
         self.forget(user_id)
 
     def _write(self, user_id: str, placement: Placement) -> None:

@@ -107,7 +107,7 @@ def recall(target: Target, query: str, filter: MemoryFilter, output: _Output, **
     elif target.as_json:
         print_document(result_document(result, given["with_embedding"]))
     elif output.explained:
-        from memory_agent.cli.explanation import Asked, print_explanation  # imports the phrases of dates
+        from memory_agent.cli.explanation import Asked, print_explanation  # imports the phrases for dates
 
         kinds = filter.kinds or profile_defaults(given["profile"]).kinds
         print_explanation(result, now, Asked(msgspec.structs.replace(filter, kinds=kinds), given["dates"]))

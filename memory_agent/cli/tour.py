@@ -232,7 +232,7 @@ def _connect(agents: Sequence[str], own: Sequence[str]) -> None:
         _head(f"Connect {title}", f"{title} then recalls by itself. The change is shown before you confirm it.")
         if click.confirm(f"Show the change for {title}?"):
             words = ["connect", client, *own]
-            with Interrupts() as interrupts:  # the exit code of `connect` is the same if it is declined
+            with Interrupts() as interrupts:  # `connect` returns the same exit code if the user declines
                 interrupts.cut_short(partial(_run, words, may_decline=True))
             if interrupts.heard:
                 raise click.Abort

@@ -1,4 +1,4 @@
-"""Counts, for a daemon that is one process, how often an event has crashed it."""
+"""Counts how often an event has crashed the daemon, if the daemon is one process."""
 
 from __future__ import annotations
 

@@ -138,9 +138,9 @@ class Dispatcher:
         return frozenset(found)
 
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
-        """Make the user whose client began a run the owner of the run's events published under `system`.
+        """Assign a run's events published under `system` to the user whose client began the run.
 
-        Durable with the next commit.
+        Becomes durable with the next commit.
 
         `is_vouched`: whether the run was published with a key for all users. Releases events that wait for this owner.
         """
@@ -148,7 +148,7 @@ class Dispatcher:
             self._learn(owner_keys(run_id, None), user_id)
 
     def lag(self) -> int:
-        """Return the distance from the last number up to which all events are handled to the last number read."""
+        """Return how far the last number read is ahead of the last number up to which all events are handled."""
         return self.read_through - self._handled_through()
 
     def waiting(self) -> int:
@@ -321,8 +321,8 @@ class Dispatcher:
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
-        # A block repeats the run of its cause, but proves no ownership. Events about shared items do not become
-        # memories.
+        # A block names the run of the event that caused it, but does not prove ownership. Events about shared items do
+        # not become memories.
         if not is_own(entry.event_type) and entry.user_id != SHARED_USER:
             self._route_to_owner(entry)
         self.read_through = entry.seq
@@ -401,7 +401,7 @@ class Dispatcher:
         return self._below(lane.oldest_pending for lane in self._lanes.values())
 
     def _below(self, oldest: Iterable[int | None]) -> int:
-        """Return the number before the first of `oldest` and the parked events, but at most the last number read."""
+        """Return the highest number, up to the last one read, that is below all of `oldest` and the parked events."""
         below = [seq - 1 for seq in (*oldest, self._parking.oldest()) if seq is not None]
         return min([self.read_through, *below])
 

@@ -36,7 +36,7 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gcs keeps 5 KB per call, for 100,000 calls
 os.environ.setdefault(
     "RAY_worker_niceness", "0"
-)  # the default is 15: recalls would wait for bulk embedding, which has 10
+)  # by default 15, so that recalls would wait for bulk embedding, which has 10
 try:
     import ray
 except ModuleNotFoundError as missing:
@@ -383,7 +383,7 @@ def _lean_and_on_loopback() -> Iterator[None]:
 
     Ray replaces 127.0.0.1 with the machine's external address, and would listen on every interface. The three processes
     take 180 MB and 2.4 % of an idle core (measured with 2.60). There is no public switch; the tests of open ports and
-    of processes detect when Ray changes.
+    of processes fail if Ray changes this.
     """
     former = ray_services.resolve_ip_for_localhost, ray_services.start_api_server, ray_parameter.RayParams
     ray_services.resolve_ip_for_localhost = lambda host: host
@@ -447,7 +447,7 @@ class ActorHost(Host):
         super().end()
 
     async def endpoints(self) -> HostEndpoints:
-        """A process that Ray restarts takes seconds."""
+        """Return the endpoints; while Ray restarts the process, this takes seconds."""
         endpoints: HostEndpoints = await self._call("control", "endpoints", None)
         return endpoints
 
@@ -489,7 +489,7 @@ def join(address: str, token: Path, cluster: Path, **options: Any) -> None:
 
 
 def _use_certificate(folder: Path) -> None:
-    """Make Ray use TLS, although it was imported before. It has no public call for this."""
+    """Make Ray use TLS even though it has already been imported. It has no public call for this."""
     variables = tls_environment(folder)
     os.environ.update(variables)
     own = {name.removeprefix("RAY_"): value for name, value in variables.items()}

@@ -1,6 +1,7 @@
-"""The process with a machine's part of the daemon's Ray: `python -m memory_agent.daemon.raylet NAME ADDRESS GCS`.
+"""Runs one machine's part of the daemon's Ray: `python -m memory_agent.daemon.raylet NAME ADDRESS GCS`.
 
-A separate process, because Ray reads its variables once, when it is imported, and a restarted daemon grants new ones.
+It is a separate process, because Ray reads its variables once, when it is imported, and a restarted daemon grants new
+ones.
 """
 
 from __future__ import annotations

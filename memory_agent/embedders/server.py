@@ -1,4 +1,4 @@
-"""Serve the node's embedder at one socket.
+"""Serve the node's embedder on one socket.
 
 Without a model the server returns `ModelMissingError` and looks for the model again on later requests, so a model
 installed later is used without a restart. The server never downloads while a request waits.
@@ -194,7 +194,7 @@ def open_server(
     *,
     former: AnyEmbedder | None = None,
 ) -> EmbedderServer:
-    """Bind the endpoint and load the model; if it is missing and the settings permit it, start to download it.
+    """Bind the endpoint and load the model; if it is missing and the settings permit it, start the download.
 
     `former` is the former embedder, for queries while its vectors are still stored. Raises `UnavailableError` if the
     endpoint is in use, and `SettingsError` if the scheme is unknown.

@@ -37,7 +37,7 @@ def current_run_id(memory: MemoryClient) -> str | None:
 
 
 def _open_run() -> AgentRun | None:
-    """Return the innermost run of the context that has not ended."""
+    """Return the context's innermost run that has not ended."""
     run = _current.get()
     while run is not None and not run.id:
         run = run.outer
@@ -158,7 +158,7 @@ class AgentRun:
             self.memory.runs.end(run_id, outcome, self.output or None, memory_ids=used)
 
     def end_with(self, error: BaseException | None) -> None:
-        """End the run with the outcome that an exception stands for; None is success.
+        """End the run with the outcome that corresponds to an exception; None means success.
 
         Warns if the outcome cannot be stored: the agent's work is done, and its answer must not be lost.
         """

@@ -16,7 +16,7 @@ _READABLE = 0o644
 
 
 def completion_path(shell: str, home: Path, variables: Mapping[str, str]) -> Path:
-    """Return the file from which a shell loads the completion of `memory-agent` for one user.
+    """Return the file from which one user's shell loads the completions of `memory-agent`.
 
     >>> completion_path("fish", Path("/home/ann"), {})
     PosixPath('/home/ann/.config/fish/completions/memory-agent.fish')

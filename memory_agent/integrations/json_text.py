@@ -67,7 +67,7 @@ class Node:
     inner: int = 0
 
     def item(self, name: str | int) -> Item | None:
-        """Of repeated keys, the last one counts."""
+        """If a key is repeated, its last value counts."""
         if isinstance(name, int):
             return self.items[name] if isinstance(self.value, list) and name < len(self.items) else None
         found = [item for item in self.items if item.key == name]

@@ -2,7 +2,7 @@
 
 There are three figures: retrievals, quality (with uses and users) and rating. Each is released when at least five users
 contribute to it, and again when at least five contributions are new or have changed. Each user has one vote, the mean
-quality of the user's own runs; the author has none. All users of a person are one user here (`voters`).
+quality of the user's own runs; the author has none. All user ids of one person count as one user here (`voters`).
 
 Privacy. All releases together reveal at most a level of one user's mean quality, a level of the rating, and counts
 capped at 3, even to an attacker who controls all other users. The level is floor(4 q + u) / 4 for a mean of q; the
@@ -258,7 +258,7 @@ class Standing(msgspec.Struct, array_like=True):
 
     @classmethod
     def create(cls, key: bytes, author: bytes) -> Self:
-        """Create an empty standing. `key`, KEY_BYTES random bytes, keeps the levels of this version secret."""
+        """Create a `Standing` without votes. `key`, KEY_BYTES random bytes, keeps the levels of this version secret."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"key must have {KEY_BYTES} bytes")
         return cls(key, author)
@@ -358,7 +358,7 @@ class Figures:
         return True
 
     def replace(self, voter: bytes, sums: Contribution) -> None:
-        """Replace the sums of a voter by the sums of several users, as returned by `merged`."""
+        """Replace the sums of a voter with the sums of several users, as returned by `merged`."""
         part = self._parts.get(voter) or Part()
         before = part.sums
         used = (sums.uses, sums.quality) != (before.uses, before.quality)

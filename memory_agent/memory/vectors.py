@@ -194,7 +194,7 @@ class MemoryVectors:
                     pass
 
     def _may_reembed(self) -> bool:
-        """Whether the vectors are not from the embedder's model, and their replacement may begin automatically."""
+        """Whether the vectors are from another model than the embedder's and may be replaced automatically."""
         state = self._archive.store.state
         if self._reembed == "never" or state.stamp is None:
             return False

@@ -312,7 +312,7 @@ def number(value: float) -> float | None:
 
 
 def note_of(result: RecallResult, query: Query, now: datetime, answer: Answer | None) -> RecallNote:
-    """Return the log entry of a recall: ids and vectors, no text. `answer` is None without a search of own memories."""
+    """Return the log entry of a recall: ids and vectors, no text. `answer` is None if no own memories were searched."""
     route, shown, ranks, boosts = USUAL.route, list[Shown](), list[int](), list[int]()
     if answer is not None:
         route, shown = answer.advice.route, _shown(answer)

@@ -77,7 +77,7 @@ class Archive:
         on_commit: OnCommit | None = None,
         index: IndexOf | None = None,
     ) -> Self:
-        """Open or create the archive in `folder`. Raises as `Store.open` and `open_index`."""
+        """Open or create the archive in `folder`. Raises the errors of `Store.open` and `open_index`."""
         store = Store.open(folder, settings, role, key, on_commit)
         with ExitStack() as undo:
             undo.callback(store.close)
@@ -199,7 +199,7 @@ class Archive:
         self._purge_index()
 
     def compact(self) -> tuple[int, int]:
-        """Free the space of deleted memories in the store and columns; return the store's bytes before and after."""
+        """Free the space of deleted memories in store and columns; return the store's sizes before and after."""
         with self._writing:
             if not self._is_behind:
                 self._columns.compact()
@@ -319,7 +319,7 @@ class Archive:
                     is_done = True
 
     def _start_rebuild(self, *, from_records: bool) -> None:
-        """Start a rebuild unless one is running. During `close`, the next open does it."""
+        """Start a rebuild unless one is running; during `close`, leave it to the next open."""
         with self._starting:
             if self._is_behind and self._failure is None:
                 return

@@ -218,7 +218,7 @@ class Snapshot:
         return self._runs_of(self.run_keys(stored_runs.LISTED, is_newest_first=True))
 
     def open_trajectories(self, before_us: int | None = None) -> Iterator[stored_runs.StoredTrajectory]:
-        """Yield the open runs by latest event, oldest first. `before_us` omits runs with an event at or after it."""
+        """Yield the open runs by latest event, oldest first. Runs with an event at or after `before_us` are omitted."""
         return self._runs_of(self.run_keys(stored_runs.OPEN, until_us=before_us))
 
     def run_keys(

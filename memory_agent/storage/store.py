@@ -238,7 +238,7 @@ class Store:
         return self.state.last_change - self.state.forgotten_through
 
     def take_taught(self) -> list[str | None]:
-        """Return the runs whose lessons changed since the last call; None stands for lessons of no run."""
+        """Return the runs whose lessons changed since the last call; None stands for lessons that belong to no run."""
         with self._touching:
             taken, self._taught = list(self._taught), {}
         return taken

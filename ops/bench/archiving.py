@@ -1,6 +1,6 @@
 """Measures one user's archive in a local folder: snapshots, increments, restorations, and their effect on batches.
 
-Two copies of a filled store take the same batches in turns; the changes of one are recorded and archived between
+Two copies of a filled store take the same batches alternately; the changes of one are recorded and archived between
 batches.
 
 To run only this benchmark: `python -m ops.bench --only archiving [--quick]`.

@@ -71,7 +71,7 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a number of users needs."""
+    """The resources that a number of users needs."""
 
     users: int
     awake: int
@@ -88,7 +88,7 @@ class Plan:
 
 
 def plan(users: int, own: Assumptions) -> Plan:
-    """Return what `users` users need.
+    """Return the resources that `users` users need.
 
     A cell is a daemon with its journal, and the machines that joined it. Users are spread evenly over cells.
 

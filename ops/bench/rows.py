@@ -93,7 +93,7 @@ def journal_rows(figures: Figures) -> Iterator[Row]:
 
 
 def ingest_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the rate of events from publish until recallable, compared with only embedding."""
+    """Yield the rate at which published events become recallable, compared with that of embedding alone."""
     share, target = figures["share"]["median"], figures["target_share"]
     yield Row(
         f"ingest, publish to recallable, {figures['tokens_mean']:g} tokens",
@@ -209,8 +209,8 @@ def resident_rows(figures: Figures) -> Iterator[Row]:
 
 
 def light_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the start time, memory use, recall latency and idle load of the daemon without Ray, compared with the full
-    form.
+    """Yield the start-up time, memory use, recall latency and idle load of the daemon without Ray, compared with the
+    full form.
     """
     light, full = figures["light"], figures["full"]
     yield _at_most("light: ready after its start", light["start_s"]["median"], figures["target_start_s"], "s",
@@ -381,7 +381,7 @@ def _at_most(
 
 
 def learning_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the costs of updates and relearning and the state's size, then the time added to a recall."""
+    """Yield the cost of updates, the cost of relearning, the size of the state, and the time added to a recall."""
     target = figures["target_update_ms"]
     for size, one in figures["updates"].items():
         for name, what in (("learned_ms", "one more run"), ("revised_ms", "revised"), ("forgotten_ms", "forgotten")):

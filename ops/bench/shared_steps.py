@@ -86,7 +86,7 @@ def _mean_share(shares: Sequence[Shares]) -> float:
 
 
 def _difference(shares: Sequence[Shares], worked: Sequence[npt.NDArray[np.bool_]]) -> float:
-    """Return how much more two successful runs share than a successful and a failed run, averaged over groups."""
+    """Return the mean over groups of the share of two successful runs minus that of a successful and a failed run."""
     pairs = zip(shares, worked, strict=True)
     found = [
         (np.nanmean(share[np.ix_(good, good)]) - np.nanmean(share[np.ix_(good, ~good)]), good.size)

@@ -1,4 +1,4 @@
-"""Measures after how many runs the gate opens for a new user, and how often it opens for users without a gain.
+"""Measures how many runs a new user needs before the gate opens, and how often it opens for users without a gain.
 
 Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is a task of these runs. A
 user has six matters; four of five requests are about one of these, in the words of a recorded request. Each matter
@@ -112,7 +112,7 @@ class Answer:
 
 @dataclass
 class World:
-    """A memory of past runs, its matters, and the answers to requests found so far. `places` are used positions."""
+    """A memory of past runs, its matters, and the answers found so far. `places` are positions of used memories."""
 
     source: str
     number: int
@@ -319,7 +319,7 @@ def _random(size: int, count: int, random: np.random.Generator) -> tuple[int, ..
 
 
 def _most_misleading(compared: Candidates) -> int:
-    """Return from how many of the first memories a user who ignores content must draw to gain most from the bet."""
+    """Return the n for which random draws from the first n memories, ignoring content, gain most from the bet."""
     ranks, boosts = compared.ranks.tolist(), compared.boosts.tolist()
     factors = [1.0 if one is None else one.learned for one in (compare(ranks, boosts, [p]) for p in range(len(ranks)))]
     means: Array = np.cumsum(factors) / np.arange(1, len(ranks) + 1)
@@ -404,7 +404,7 @@ class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise(lives: Sequence[Life]) -> list[FirstWeek]:
-    """Return the figures of each source, and of all, by way of use."""
+    """Return the figures of each source and of all sources, for each way of using memories."""
     sources = sorted({life.source for life in lives})
     found = []
     for way in USES:

@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Joined:
-    """The parts that have the same kind of daemon, users and time between restarts, one after another."""
+    """The parts with the same kind of daemon, number of users and time between restarts, one after another."""
 
     parts: list[Line] = field(default_factory=list)
     ends: list[Line] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Joined:
         return list(found.values())
 
     def requests(self) -> dict[str, list[float]]:
-        """Return the milliseconds of all answered requests by kind."""
+        """Return the latencies of all answered requests in milliseconds, by kind."""
         return milliseconds(self.samples)
 
     def add(self, part: list[Line]) -> None:
@@ -92,7 +92,7 @@ def read(folders: Iterable[Path]) -> list[Joined]:
 
 
 def milliseconds(samples: Iterable[Sample]) -> dict[str, list[float]]:
-    """Return the milliseconds of answered requests by kind."""
+    """Return the latencies of answered requests in milliseconds, by kind."""
     found: dict[str, list[float]] = {}
     for sample in samples:
         for kind, values in sample.line["ms"].items():
@@ -101,7 +101,7 @@ def milliseconds(samples: Iterable[Sample]) -> dict[str, list[float]]:
 
 
 def errors(samples: Iterable[Sample], *, is_disturbed: bool) -> Counter[str]:
-    """Count the errors by kind and code, in samples in which the daemon was restarted or in all other samples."""
+    """Count the errors by kind and code, only in the samples whose `is_disturbed` equals the argument."""
     found: Counter[str] = Counter()
     for sample in samples:
         if sample.is_disturbed == is_disturbed:

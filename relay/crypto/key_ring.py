@@ -297,7 +297,7 @@ def _remove(path: Path, file: BinaryIO) -> None:
 
 
 def _stays(path: str, file_id: _FileId) -> bool:
-    """Whether an unreadable file does not change for 0.1 s. If so, it is damaged; otherwise, it is being destroyed."""
+    """Whether an unreadable file stays unchanged for 0.1 s. If so, it is damaged; otherwise, it is being destroyed."""
     for _ in range(_LOOKS):
         if _file_id(path) != file_id:
             return False

@@ -78,7 +78,7 @@ def _token(kind: str, prefixes: str, rest: str, *, start: str = _WORD) -> Secret
 
 
 def _after(kind: str, prefixes: str, secret: str) -> SecretFormat:
-    """Return the format of a secret after one of the prefixes, which are not masked."""
+    """Return the format of a secret that follows one of the prefixes; the prefix is not masked."""
     return _token(kind, prefixes, f"(?P<secret>{secret})", start="")
 
 

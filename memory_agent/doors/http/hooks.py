@@ -1,4 +1,4 @@
-"""Answers hooks of coding agents that forward their input unparsed: publishes its events, and recalls for it.
+"""Answers coding agents' hooks, which forward their input unparsed: publishes the input's events, and recalls for it.
 
 Everything that a hook's own process imports or computes takes longer there than in the daemon.
 """
@@ -91,7 +91,7 @@ class HookDoor:
         self._late: dict[Session, _Late] = {}
 
     async def answer(self, data: bytes, call: HookCall, principal: Principal, credential: Credential) -> Answered:
-        """Answer one input within its time. An input that is not valid has no events and no answer.
+        """Answer one input within its time. An invalid input yields no events and no answer.
 
         The recall comes first: publishing and ingesting take three times its processor time. Until then, the events
         are in a file, as if the hook had stored them. A block that is late is given to the session's next hook.
@@ -203,7 +203,7 @@ class HookDoor:
 
 
 async def _is_done(task: asyncio.Task[Any], until_s: float) -> bool:
-    """Wait for a task until a time of the event loop's clock, without cancelling it."""
+    """Wait for a task, without cancelling it, until the event loop's clock reaches a time."""
     left_s = until_s - asyncio.get_running_loop().time()
     await asyncio.wait({task}, timeout=max(left_s, 0))
     return task.done()

@@ -83,7 +83,7 @@ class Calendar:
         return Span(start, start + (2 * _DAY if unit == "weekend" else _STEPS[unit]))
 
     def shifted(self, counts: Iterable[tuple[int, str]], sign: int) -> Span:
-        """Return the time `counts` units before (`sign` -1) or after now, as wide as the smallest unit."""
+        """Return the span `counts` units before (`sign` -1) or after now, as long as the smallest unit."""
         counted = tuple(counts)
         moment = self.now.astimezone(UTC) if counted[-1][1] in ("minute", "hour") else self.today
         for number, unit in counted:
@@ -192,7 +192,7 @@ def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
 
 
 def share(span: Span, place: int, parts: int) -> Span:
-    """Return one of the equal `parts` of a span, counted from 0. A year is divided by months, other spans by days."""
+    """Return one of the equal `parts` of a span, counted from 0. Years are split by month, other spans by day."""
     return Span(_cut(span, place, parts), _cut(span, place + 1, parts))
 
 
