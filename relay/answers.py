@@ -120,7 +120,7 @@ class Answers:
 
 
 def _require(request: wire.Request, principal: Principal) -> None:
-    """Check the scope. Every user may read events about shared items for the user's audiences."""
+    """Check the scope. Any user may read events about shared items, but only those for audiences of that user."""
     if isinstance(request, wire.Ping):
         return
     user_id = request.user_id if isinstance(request, wire.Fetch) else None

@@ -119,9 +119,9 @@ class UserFiles:
         self._archives.pop(user_id, None)
 
     def release(self, user_id: str, placement: Placement) -> Position | None:
-        """Archive the files of a sleeping user at home, and mark them as outdated; return the position in the archive.
-        `discard` deletes them later. Returns None if there are none. Raises `FencedError` if the placement is over or a
-        memory was opened meanwhile, and the errors of `prepare`.
+        """Archive the files that a sleeping user has on the daemon's machine, and mark them as outdated; return the
+        position in the archive. `discard` deletes them later. Returns None if there are none. Raises `FencedError` if
+        the placement is over or a memory was opened meanwhile, and the errors of `prepare`.
         """
         folder, position = user_folder(self._data_dir, user_id), None
         self.require_current(user_id, placement)

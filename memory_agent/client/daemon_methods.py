@@ -1,4 +1,4 @@
-"""The methods of blocking clients that an embedded `Memory` lacks. `ops/documents/clients.py` reads them, too."""
+"""The methods that blocking clients have and an embedded `Memory` lacks. `ops/documents/clients.py` reads them, too."""
 
 # mypy: disable-error-code="no-any-return"
 

@@ -27,7 +27,7 @@ _LIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resou
 
 
 class Activity(NamedTuple):
-    """What a daemon does: `is_busy` during any work, and `mark` changes with each request and event."""
+    """What a daemon does: `is_busy` is true during any work, and `mark` changes with each request and event."""
 
     is_busy: bool
     mark: Hashable

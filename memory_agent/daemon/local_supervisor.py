@@ -1,4 +1,5 @@
-"""The supervisor of the light form: relay, embedder and hosts are threads of the daemon's process. Does not import Ray.
+"""The supervisor of the light form: the relay, the embedder and the hosts are threads of the daemon's process. Does not
+import Ray.
 
 All users share one interpreter, so this form uses little more than one core. A crash of native code ends the whole
 daemon, which its supervisor or the next agent starts again. Nothing acknowledged is lost.
@@ -218,7 +219,7 @@ class ThreadHost(Host):
         raise UnavailableError("this daemon runs without Ray (serve --light): use MemoryClient")
 
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
-        """Notes batches of events, so that a crash of this process is counted against them."""
+        """Records each batch of events while it is handled, so that a crash of this process is attributed to it."""
         if request.method:
             return await super().request(request, body, timeout_s)
         with self._deliveries.of(request.user_id, [seq for seq, _ in decode(body, IngestBatch).events]):

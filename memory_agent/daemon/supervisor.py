@@ -1,7 +1,7 @@
 """The supervisor of a daemon: starts and ends the relay, the embedder and the hosts, and detects their failures.
 
-There are two: `ray_supervisor` runs them as processes, `local_supervisor` as threads of the daemon's process. Requests
-and batches of events reach a host at its sockets in both forms, so the rest of the daemon does not differ.
+There are two: `ray_supervisor` runs them as processes, `local_supervisor` as threads of the daemon's process. In both
+forms, requests and batches of events reach a host through its sockets, so the rest of the daemon is the same.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class Supervisor(Protocol):
         """End Ray on another machine, which then ends the hosts there. Raises `UnavailableError`."""
 
     def parts(self) -> tuple[PartStatus, ...]:
-        """Return the states of relay and embedder."""
+        """Return the states of the relay and the embedder."""
 
     async def watch(self) -> None:
-        """Wait until a part has failed that cannot be restarted. Then raises `UnavailableError` or the part's error."""
+        """Wait until a part that cannot be restarted has failed. Then raises `UnavailableError` or the part's error."""
 
     async def stop(self) -> None:
         """End all parts that were started. Nothing committed is lost, even if memories are still awake."""
@@ -163,7 +163,8 @@ class Host(ABC):
         raise self._outside_cluster()
 
     async def release(self, user_id: str, placement: Placement, timeout_s: float) -> Position | None:
-        """Archive the files of a sleeping user at home and release them (`UserFiles.release`). Raises as `sleep`."""
+        """Archive and release the files that a sleeping user has on the daemon's machine (`UserFiles.release`). Raises
+        as `sleep`."""
         raise self._outside_cluster()
 
     async def discard(self, user_id: str, epoch: int, timeout_s: float) -> None:
@@ -197,7 +198,7 @@ class Host(ABC):
 
     @property
     def restarts(self) -> int:
-        """How often the process was restarted and then used, from the number of connections to it."""
+        """How often the process was restarted and then used, derived from the number of connections to it."""
         return max(0, *(self._connected[socket] - 1 for socket in ("answer", "ingest")))
 
     async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:
@@ -220,7 +221,7 @@ class HostConnection:
         self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
 
     async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
-        """Return the encoded reply. Logs the traceback that a bug in the host adds to it.
+        """Return the encoded reply. A traceback that the host adds to it, because of a bug there, is logged.
 
         Raises `HostDiedError`, `DeadlineExceededError`, and `UnavailableError` if the request was not sent.
         """

@@ -143,7 +143,7 @@ def hub_folder(model: str, cache: Path) -> Path:
 
 
 def default_model(origin: Origin = "cache", folder: Path | None = None) -> Model:
-    """Return the default model, whose weights in `folder`, if given, are verified. Raises `ModelChecksumError`."""
+    """Return the default model; if there is a `folder`, verify the weights in it. Raises `ModelChecksumError`."""
     if folder is not None:
         for name, expected in PINNED.items():
             verify_file(folder / name, expected)

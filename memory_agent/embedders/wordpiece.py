@@ -34,7 +34,8 @@ Ids = npt.NDArray[np.int32]
 class Tokens:
     """The tokens of a text, without special tokens. Spans and word starts are computed lazily.
 
-    `first` bounds the tokens of the first passage. It is below the passage's room only if the tokens are very long.
+    `first` bounds the tokens of the first passage. It is less than a passage has room for only if the tokens are very
+    long.
     """
 
     def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
@@ -96,12 +97,12 @@ class WordPiece:
         return Tokens(found, start, self._room)
 
     def share_read(self, text: str, tokens: Tokens, count: int) -> float:
-        """Return the share of letters in the first `count` tokens of `text` that the vocabulary covers; 1 without
+        """Of the letters in the first `count` tokens of `text`, return the share that the vocabulary covers; 1 without
         letters.
 
         Letters of a script with few pieces in the vocabulary are not covered, nor is any character of an unknown token,
-        such as an emoji: their vectors resemble each other whatever the text means. Digits and punctuation do not
-        count.
+        such as an emoji: the vectors of such texts resemble each other whatever the texts mean. Digits and punctuation
+        do not count.
         """
         is_unknown = tokens.ids[:count] == self._unknown
         if text.isascii() and "LATIN" in self._scripts and not is_unknown.any():

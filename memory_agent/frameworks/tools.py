@@ -43,11 +43,11 @@ class MemoryTools:
         return "Remembered."
 
     async def arecall_memories(self, query: str) -> str:
-        """As `recall_memories`, in any event loop."""
+        """Like `recall_memories`, for use in any event loop."""
         return await asyncio.to_thread(self.recall_memories, query)
 
     async def aremember(self, text: str) -> str:
-        """As `remember`, in any event loop."""
+        """Like `remember`, for use in any event loop."""
         return await asyncio.to_thread(self.remember, text)
 
 

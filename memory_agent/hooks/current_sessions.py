@@ -1,4 +1,4 @@
-"""The current session of each agent process, which its MCP server does not receive after `/clear` and `/resume`.
+"""The current session of each agent process. MCP servers do not receive the new session after `/clear` or `/resume`.
 
 A file for each process, named by its id and start time, contains the session's id.
 """

@@ -135,7 +135,7 @@ class Knowledge(Memory):
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float = 10.0) -> Any:
         """Answer a request; `timeout_s` bounds a search. Raises `InvalidInputError` and `StoreError`.
 
-        Raises `DeadlineExceededError` for a write after its deadline: the caller may have been erased since.
+        Raises `DeadlineExceededError` for a write after its deadline: the caller's data may have been erased since.
         """
         with self._call():
             if not isinstance(ask, _WRITES):

@@ -127,7 +127,8 @@ class Sona:
             return added
 
     def consolidate(self, now: datetime | None = None) -> bool:
-        """Infer which memories ended runs used, find patterns, train and save the learner; return whether this was due.
+        """Infer which memories were used by runs that have ended, find patterns, train and save the learner; return
+        whether this was due.
 
         This is part of a host's upkeep. A call reads at most 50 runs.
 

@@ -45,8 +45,8 @@ class _Edges(NamedTuple):
 def arrange(vectors: Floats, former: Floats) -> Floats:
     """Return positions (n, 2) of unit vectors (n, d), with a standard deviation of the order of 1.
 
-    `former` (n, 2) are the positions to stay close to, NaN for a new point, and ignored if most points are new. Equal
-    arguments give equal results.
+    `former` (n, 2) are the positions to stay close to, with NaN for a new point; they are ignored if most points are
+    new. Equal arguments give equal results.
     """
     count = len(vectors)
     if count < 2:
@@ -90,7 +90,8 @@ def _neighbours(vectors: Floats, k: int) -> tuple[Integers, Floats]:
 
 
 def _edges(nearest: Integers, cosines: Floats) -> _Edges:
-    """Connect each point with its neighbours; the weight decreases with the distance beyond the nearest neighbour's."""
+    """Connect each point with its neighbours; the weight falls exponentially with the distance minus that to the
+    nearest neighbour."""
     count, k = nearest.shape
     distances = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
     beyond = distances - distances[:, :1]

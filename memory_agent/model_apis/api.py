@@ -43,7 +43,7 @@ _CONNECTIONS = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 _FAILURES, _OPEN_S, _OPEN_LONGEST_S = 3, 1.0, 60.0
 _LONGEST_RETRY_AFTER_S = 3600.0
-_SHORT_WAIT_S = 1.0  # a timeout below this is too short to count as a failure of the provider
+_SHORT_WAIT_S = 1.0  # a call that times out sooner does not count as a failure of the provider
 _REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}  # statuses that all calls would get; seconds of pause after each
 _UNAVAILABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _ADVICE = {
@@ -296,7 +296,8 @@ def pause_s(attempt: int) -> float:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds in the header Retry-After, a number or a date, at most an hour; 0 without one.
+    """Return the pause in seconds that `Retry-After` (a number or a date) requests, at most an hour; 0 if it is
+    missing.
 
     >>> retry_after_s({"retry-after": "2.5"}), retry_after_s({"retry-after": "soon"})
     (2.5, 0.0)

@@ -37,7 +37,7 @@ def examined(query: Query) -> int:
 
 
 def has_enough(found: Candidates, wanted: int) -> bool:
-    """Return whether there are `wanted` leaders, not counting former requests beyond the first."""
+    """Return whether there are at least `wanted` leaders; all former requests count as one."""
     return bool((_different(found) >= wanted).any())
 
 
@@ -59,7 +59,7 @@ def selected(found: Candidates, search: Search) -> Candidates:
 
 
 def _different(found: Candidates) -> Places:
-    """Return the number of different leaders up to each leader (p,). Of the former requests, only the first counts."""
+    """Return, for each leader (p,), the number of leaders up to it; all former requests count as one."""
     requests = np.cumsum(found.requests[found.leaders] > 0)
     different: Places = np.arange(1, requests.size + 1) - np.maximum(requests - 1, 0)
     return different
@@ -110,7 +110,8 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
 
 
 def compared(baseline: Candidates, learned: Candidates, reached: Reached) -> Candidates:
-    """Return the baseline with each memory's rank in the learned ranking and its boost, from runs of any outcome.
+    """Return the baseline with each memory's rank in the learned ranking, and with its boost, in which runs count
+    whatever their outcome.
 
     Memories beyond the learned ranking's end share one rank.
     """

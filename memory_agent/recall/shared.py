@@ -13,7 +13,7 @@ Each memory belongs to a class, and the classes share the places of an answer:
 
 The cut-off is `recall.min_relevance`, or the caller's value. Earlier stages have applied it, so a local memory below it
 is one that runs used repeatedly for similar requests. Shared items of unknown relevance take only places that would
-otherwise be empty: another user's text displaces nothing without evidence.
+otherwise be empty: without evidence that it helps, another user's text displaces nothing.
 
 One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. Reserved places displace the last
 memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills all
@@ -55,7 +55,7 @@ from sona import share
 
 MOST_WAITED_S = 0.25  # for shared items, after a recall's own search; a search of 100,000 items takes 0.02 s
 RESERVED_OF = 5  # one place in this many is reserved for new shared items
-PROVEN_SHARE = 0.5  # of the recalls without a free place: the best proven item gets a reserved one
+PROVEN_SHARE = 0.5  # in this share of the recalls without a free place, the best proven item gets a reserved one
 _NEAR = 0.1  # as a share of the best score
 _HEAD_CHARS = 64
 
@@ -186,7 +186,7 @@ def _rank(item: RetrievedMemory) -> tuple[float, str]:
 
 
 def _drawn(ranked: Sequence[RetrievedMemory], places: int, key: str) -> list[RetrievedMemory]:
-    """Return at most `places` items: first those drawn from the items near the best, by score, then the others."""
+    """Return at most `places` items: first, by score, those drawn from the items near the best one, then the others."""
     if len(ranked) <= places:
         return list(ranked)
     best = ranked[0].sona_score

@@ -177,7 +177,7 @@ class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one version since the last report: retrievals, uses, and the summed quality (0 to 1 each) of these
+    """The use of one version since the last report: retrievals, uses, and the sum of the qualities (0 to 1) of these
     uses.
 
     Uses may exceed retrievals, because a run's end may be reported later than its recall.

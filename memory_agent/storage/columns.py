@@ -120,8 +120,8 @@ class Columns:
     def apply(self, changes: Changes) -> None:
         """Apply a range of the change log; publish the view after every 1,000 memories and at the end. Idempotent.
 
-        Raises `IndexDamagedError` if the range does not follow, a change does not match its row, or the embedder has
-        changed. The columns must then be rebuilt.
+        Raises `IndexDamagedError` if the range does not begin after change `applied`, a change does not match its row,
+        or the embedder has changed. The columns must then be rebuilt.
         """
         if changes.through >= self.applied and changes.words_stamp != self.words_stamp:
             self._word_bits, self.words_stamp = WordBits(len(self._alive)), changes.words_stamp
@@ -282,7 +282,7 @@ class Columns:
         return sessions | set(self._columns["sessions"].view()[slots].tolist())
 
     def _set_vectors(self, vectored: list[tuple[int, Change]]) -> list[tuple[int, Change]]:
-        """Set the vectors of slots; return the slots with another vector, which cannot be replaced in place."""
+        """Set the vectors of slots; return those whose vector cannot be set in place."""
         if not vectored:
             return []
         slots: Slots = np.array([slot for slot, _ in vectored])

@@ -92,7 +92,7 @@ def _encryption(key: UserKey | None) -> Encryption | None:
 
 
 class UserKey:
-    """One user's key, looked up in a ring by each call; it need not exist yet. Thread-safe."""
+    """One user's key, which each call looks up in a key ring; it need not exist yet. Thread-safe."""
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
         """`is_one_of_many`: whether a relay also uses the ring. Keys are then created only if `system` has one."""

@@ -153,7 +153,8 @@ class IndexedView:
     def _nearest(
         self, query: Embedding, limit: int, asked: Mask, where: Where, timeout_s: float | None
     ) -> tuple[Slots, bool]:
-        """Return the nearest slots in `asked`, at least `limit` if possible, and whether these are all slots in it."""
+        """Return the nearest slots in `asked`, at least `limit` if possible, and whether the index has no more of
+        them."""
         wanted, until_s = limit + _SPARE, time.monotonic() + (inf if timeout_s is None else timeout_s)
         while True:
             left_s = None if timeout_s is None else max(0.0, until_s - time.monotonic())

@@ -128,7 +128,7 @@ class VectorGraph:
         if thread is not None:
             thread.join()
         with self._starting:
-            self._source = None  # otherwise, view and graph are a reference cycle until the next garbage collection
+            self._source = None  # otherwise, a reference cycle keeps view and graph until the next garbage collection
 
     def _is_due(self, vectors: Vectors) -> bool:
         """Whether there are enough new vectors to add; if not, the graph is ready."""

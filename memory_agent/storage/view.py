@@ -182,13 +182,13 @@ class View:
         return found.T
 
     def distinct(self, slots: Slots) -> Slots:
-        """Return each of `slots` (m,) once, ascending, without negative ones. Faster than `np.unique`."""
+        """Return the distinct slots among `slots` (m,) that are not negative, ascending. Faster than `np.unique`."""
         is_there = np.zeros(self.count, dtype=np.bool_)
         is_there[slots[slots >= 0]] = True
         return is_there.nonzero()[0]
 
     def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
-        """Return the live slots with each of `fingerprints` (m,), ascending."""
+        """Return, for each of `fingerprints` (m,), the live slots that have it, ascending."""
         return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
 
     def vectors_of(self, rows: Sequence[int]) -> Embedding:

@@ -57,7 +57,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _updates(size: int) -> dict[str, Any]:
-    """Time adding, revising and forgetting a run in a learner of `size` runs."""
+    """Measure how long adding, revising and forgetting a run takes in a learner of `size` runs."""
     lessons = list(_lessons(size + _UPDATES))
     learner = Learner.from_lessons(_NDIM, lessons[:size])
     random = np.random.default_rng(1)

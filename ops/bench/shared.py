@@ -5,13 +5,13 @@ A daemon's users have copies of a grown store; the shared store contains the sam
 asked alternately of the user's own memories, of the items, and of both. The additional time of recalling from both
 tiers is the cost for users who request the shared tier.
 
-With as many cores as processes, the two stores are searched at the same time. What a recall of both tiers would take
-then is estimated from the processor time of each process: the sum over the client, the daemon, the embedder, and the
-slower of the two hosts.
+With as many cores as processes, the two stores are searched at the same time. The time that a recall of both tiers
+would then take is estimated from the processor time of each process: the sum over the client, the daemon, the embedder,
+and the slower of the two hosts.
 
-The cost for other users is measured in two ways: recalls of a user's own memories alternate with those of a second
-daemon without shared items, and such recalls run while another user, in a separate process, recalls continuously from
-that user's own memories or from both tiers.
+The cost for other users is measured in two ways. First, recalls of a user's own memories alternate with the same
+recalls in a second daemon, which has no shared items. Second, these recalls run while another user, in a separate
+process, recalls continuously, either only from that user's own memories or from both tiers.
 
 To run only this benchmark: `python -m ops.bench --only shared [--quick]`.
 """
@@ -186,7 +186,8 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
 
 
 def _path(ways: dict[str, Ask], client: MemoryClient) -> dict[str, Any]:
-    """Return each way's processor time by process, and the ratio of the times that they would take in sequence."""
+    """Return the processor time of each way to ask, by process, and the ratio of both tiers to the user's own memories,
+    where only the slower host counts."""
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for turn in range(_TURNS):
         for place, (name, ask) in enumerate(list(ways.items())[:: -1 if turn % 2 else 1]):

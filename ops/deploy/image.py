@@ -1,8 +1,8 @@
 """`python -m ops.deploy.image` builds the image with buildah, runs it as a container would, and prints the figures.
 
-Needs root, buildah, and without `--base` debootstrap, which makes Debian's Python the base where no registry of images
-is reachable. The container is a chroot in namespaces: the user of the image, a root file system that cannot be written,
-a volume and a tmpfs.
+Needs root, buildah and, without `--base`, debootstrap: it makes a base image with Debian's Python where no image
+registry can be reached. The container is a chroot in namespaces: the user of the image, a read-only root file system, a
+volume and a tmpfs.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Container:
 
 
 def first_of(process: subprocess.Popen[bytes]) -> int:
-    """Return the id that the namespace's process 1 has outside it, or 0 before it has started."""
+    """Return the id that process 1 of the namespace has outside the namespace, or 0 if it has not started."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return int(children[0]) if children else 0
 

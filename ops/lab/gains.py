@@ -58,7 +58,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a learning curve: recall at 5 of repeated questions, minus learning off at the same stage."""
+    """A point of a learning curve: recall at 5 of repeated questions, minus that with learning off at the same
+    stage."""
 
     arm: str
     taught: int

@@ -65,7 +65,8 @@ class Window:
         return ready > 0 and (not self._sent or ready >= self._capacity // _PARTS)
 
     def unsent(self, max_bytes: int) -> tuple[int, list[bytes]]:
-        """Return the next event's number and the unsent events: up to `max_bytes`, but at least one if any."""
+        """Return the next event's number and the unsent events: up to `max_bytes`, but at least one event if there is
+        one."""
         events: list[bytes] = []
         size_bytes = 0
         for outgoing in islice(self._waiting, self._sent, None):

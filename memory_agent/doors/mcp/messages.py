@@ -87,7 +87,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> Any:
-        """The tool, prompt or resource that the message names, for the header `Mcp-Name`."""
+        """The tool, prompt or resource that the message names, for the `Mcp-Name` header."""
         parameter = NAMED.get(self.method)
         return None if parameter is None else self.params.get(parameter)
 

@@ -116,12 +116,12 @@ def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Readin
 
 def _begin(reading: Reading) -> datetime:
     since = reading.windows[0].since
-    assert since is not None  # only a direction leaves a window open, and a list has no direction
+    assert since is not None  # None only with a direction ("before"), which a list lacks
     return since
 
 
 def _may_follow(text: str, phrase: Phrase, following: Phrase | None) -> bool:
-    """Whether the phrase can continue a list, unlike in "in April, may I ask" and "on Monday and sat down"."""
+    """Whether the phrase can continue a list; it cannot in "in April, may I ask" and "on Monday and sat down"."""
     goes_on = following is not None or _ends_clause(text, phrase)
     if _is_homonym(phrase):
         return goes_on
@@ -144,7 +144,8 @@ def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
 
 
 def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False) -> Reading | None:
-    """Return the time that one phrase names. If `counts` is true, even a weak phrase is a time, because of its list."""
+    """Return the time that one phrase names. With `counts`, even a weak phrase is a time, since it is in a list of
+    times."""
     if (phrase.is_weak and not (counts or _is_backed(text, phrase))) or _is_doubtful(text, phrase):
         return None
     with suppress(ValueError, OverflowError):
