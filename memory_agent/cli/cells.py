@@ -21,6 +21,7 @@ from relay import SHARED_USER
 
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
+    from memory_agent.client.cells import Cells
 
 _SLACK_S = 0.2  # uptimes are rounded
 _WAIT_S = 300.0
@@ -55,8 +56,8 @@ def list_users(target: Target, file: Path) -> None:
     from memory_agent.client.cells import read_cells  # imports the relay
 
     read = read_cells(file)
-    users = [target.user_id] if target.user_named else _users(target)
-    _print(target, {user_id: read.name_of(user_id) for user_id in users})
+    users = [target.user_id] if target.user_named else _users(target.data_dir)
+    _print(target, "cell", {user_id: read.name_of(user_id) for user_id in users})
 
 
 @cells.command(short_help="Restore a cell's users from another cell's backup.")
@@ -67,8 +68,8 @@ def list_users(target: Target, file: Path) -> None:
 def take(target: Target, file: Path, name: str, backup: Path) -> None:
     """Restore users from BACKUP, made in another cell, into this data folder: those whom FILE assigns to the cell NAME.
 
-    Stop the daemon of this data folder first. Users who have memories here are skipped. The keys of encrypted users
-    must be in the keys folder.
+    Stop the daemon of this data folder first. Users who have memories here, or were erased here after the backup, are
+    skipped. The keys of encrypted users must be in the keys folder.
 
     \b
     Examples:
@@ -78,11 +79,22 @@ def take(target: Target, file: Path, name: str, backup: Path) -> None:
     from memory_agent.client.cells import read_cells
 
     read, now = read_cells(file), datetime.now(UTC)
+    _check_cell(read, name, target.data_dir)
     with progress_bars() as report:
         taken = take_users(
             backup, target.data_dir, lambda one: read.name_of(one) == name, target.settings, now, report, note
         )
-    _print(target, {part.part.removeprefix("user "): "taken" for part in taken.parts})
+    users = dict.fromkeys((one for one in _users(backup) if read.name_of(one) == name), "skipped")
+    _print(target, "outcome", users | {part.part.removeprefix("user "): "taken" for part in taken.parts})
+
+
+def _check_cell(cells: Cells, name: str, data_dir: Path) -> None:
+    """Refuse a cell that the file does not contain, or whose data folder it states to be a different one."""
+    cell = cells.by_name.get(name)
+    if cell is None:
+        raise click.UsageError(f"the file has no cell {name!r}, only {', '.join(cells.by_name)}")
+    if cell.data_dir is not None and Path(cell.data_dir).resolve() != data_dir.resolve():
+        raise click.UsageError(f"the data folder of {name} is {cell.data_dir}: pass it as --data-dir")
 
 
 @cells.command(short_help="Erase users who have moved to another cell.")
@@ -113,10 +125,10 @@ def drop(context: click.Context, target: Target, file: Path) -> None:
             receipt = here.erasure.erase_user()
             return "dropped" if receipt.complete else f"dropped, but {receipt.reason}"
 
-    users = _users(target)
+    users = _users(target.data_dir)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         done = dict(zip(users, pool.map(dropped, users), strict=True))
-    _print(target, {user_id: outcome for user_id, outcome in done.items() if outcome != "here"})
+    _print(target, "outcome", {user_id: outcome for user_id, outcome in done.items() if outcome != "here"})
     if not {"here", "dropped"}.issuperset(done.values()):
         context.exit(ExitCode.FAILED)
 
@@ -144,9 +156,9 @@ def _has_all(there: MemoryClient, here: MemoryClient) -> bool:
             return True
 
 
-def _users(target: Target) -> list[str]:
-    return [user_id for user_id in known_users(target.data_dir) if user_id != SHARED_USER]
+def _users(folder: Path) -> list[str]:
+    return [user_id for user_id in known_users(folder) if user_id != SHARED_USER]
 
 
-def _print(target: Target, users: dict[str, str]) -> None:
-    print_document({"users": users}) if target.as_json else print_table("users", ("user", "cell"), users.items())
+def _print(target: Target, what: str, users: dict[str, str]) -> None:
+    print_document({"users": users}) if target.as_json else print_table("users", ("user", what), users.items())

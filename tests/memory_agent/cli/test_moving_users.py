@@ -152,6 +152,20 @@ class RestartingFirst(MemoryClient):
         return super().status()
 
 
+def test_users_are_taken_only_into_the_folder_of_their_cell(tmp_path: Path) -> None:
+    file, backup = tmp_path / "cells.toml", tmp_path / "backup"
+    file.write_text('[cell-0]\ndata_dir = "cell-0"\n')
+    backup.mkdir()
+    for name, data_dir, problem in (
+        ("cell-9", "cell-0", "the file has no cell 'cell-9', only cell-0"),
+        ("cell-0", "cell-1", f"the data folder of cell-0 is {tmp_path}/cell-0: pass it as --data-dir"),
+    ):
+        words = ["cells", "take", str(file), name, str(backup), "--data-dir", str(tmp_path / data_dir)]
+        refused = CliRunner().invoke(cli, words)
+        assert (refused.exit_code, problem in refused.stderr) == (2, True), refused.stderr
+        assert not (tmp_path / data_dir).exists()
+
+
 def test_a_daemon_that_restarts_is_not_mistaken_for_another_cell() -> None:
     """`cells drop` would erase its users, who have all their memories in the supposed other cell."""
     with short_folder() as folder, ExitStack() as stack:
