@@ -41,7 +41,7 @@ _BATCH = 64
 
 
 class Size(NamedTuple):
-    """A size: the memories per store, the number of stores, and the maximum of answerable questions per store."""
+    """A size: memories per store, number of stores, and maximum number of answerable questions per store."""
 
     memories: int
     stores: int
