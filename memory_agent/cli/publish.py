@@ -1,6 +1,6 @@
 """`publish`: send events, as JSON Lines, through the relay, and wait for the acks.
 
-`import-sessions` also sends its events with `send`. Ctrl-C stops both commands between two steps (`Interrupts`).
+`import-sessions` also sends its events with `send`. Ctrl-C stops both commands between steps (`Interrupts`).
 """
 
 from __future__ import annotations

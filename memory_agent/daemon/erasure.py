@@ -258,7 +258,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_compacted(wait_s))
 
     async def _erase_events(self, user_id: str, intent: Intent, *, dry_run: bool) -> Erased:
-        """Erase from the files of hooks, from the journal and from the lanes."""
+        """Erase from the hooks' files, the journal and the lanes."""
         among = keys_of(intent.session_id, intent.run_ids)
         wanted = await self._with_system(user_id, erasable(user_id, intent), among)
         if not dry_run:

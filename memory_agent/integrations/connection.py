@@ -166,7 +166,7 @@ def _container(one: Found) -> KeyPath:
 
 
 def _without(file: File, now: bytes | None, record: Record | None) -> bytes | None:
-    """Return the file without our entries and the containers that this leaves empty, or None if there is no file."""
+    """Return the file without our entries, and without containers that are then empty; None if there is no file."""
     if record is not None and now == record.after:
         return record.before
     text = _parsed(file, now)

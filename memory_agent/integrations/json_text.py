@@ -35,7 +35,7 @@ class Syntax(NamedTuple):
 
 
 class UneditableError(ValueError):
-    """A text that its client cannot read, or that contains something else in an entry's place."""
+    """A text that its client cannot read, or that has something other than an entry where an entry is expected."""
 
 
 class Number(NamedTuple):

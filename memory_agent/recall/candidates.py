@@ -99,7 +99,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def leaders(self) -> Places:
-        """The place of each text's best candidate, best first."""
+        """The index of each text's best candidate, sorted from best to worst."""
         order = best_first(self.total, self.rows, self.rows.size)
         leaders: Places = order[np.sort(np.unique(self.fingerprints[order], return_index=True)[1])]
         return leaders

@@ -117,8 +117,8 @@ class _Compared(NamedTuple):
 def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = REACH) -> Met:
     """Return how well `slots` (n,) match the query's words, by themselves and with neighbours that pass the filter.
 
-    `credit` (n,) is the share of the neighbours' contribution that counts for the relevance. `reach` is the number of
-    neighbours on each side.
+    `credit` (n,) is the share of the neighbours' contribution that counts towards the relevance. `reach` is the number
+    of neighbours on each side.
     """
     around = search.view.windows(slots, reach)
     everyone = search.passing(search.view.distinct(around))

@@ -100,7 +100,7 @@ def shifted(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
 
 
 def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str) -> Candidates:
-    """Return at most `limit` memories of two rankings, without duplicates; `key` seeds the draft."""
+    """Return at most `limit` memories from two rankings, without duplicates; `key` seeds the draft."""
     drafted = team_draft(baseline.fingerprints.tolist(), learned.fingerprints.tolist(), limit, key)
     own = {fingerprint: place for place, fingerprint in enumerate(baseline.fingerprints.tolist())}
     others = {fingerprint: place for place, fingerprint in enumerate(learned.fingerprints.tolist(), len(own))}

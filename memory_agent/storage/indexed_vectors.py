@@ -98,7 +98,7 @@ class IndexedView:
         return self.best_passages(query, slots)[0]
 
     def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, Places]:
-        """Return the cosines (m,) and numbers (m,) of the best passages, from 0; on a tie, the first passage."""
+        """Return the cosines (m,) and the zero-based numbers (m,) of the best passages; on a tie, the first passage."""
         self._check(query)
         known = self._known_of(query)
         missing = np.array([slot for slot in slots.tolist() if slot not in known], dtype=np.int64)

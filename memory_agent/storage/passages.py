@@ -175,7 +175,7 @@ class PassageView:
         return self.best_passages(query, slots)[0]
 
     def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, npt.NDArray[np.int64]]:
-        """Return the cosines (m,) and numbers (m,) of the best passages, from 0; on a tie, the first passage."""
+        """Return the cosines (m,) and the zero-based numbers (m,) of the best passages; on a tie, the first passage."""
         best, places = self._first.cosines(query, slots), np.zeros(len(slots), dtype=np.int64)
         if not self._further.count:
             return best, places

@@ -60,7 +60,7 @@ class Revisions:
 
 
 def document_query(title: str, text: str, document: str, revisions: Revisions, embed: EmbedTexts) -> str:
-    """Return the query of a document's text, at most 1,500 characters, or "" if the text has no usable sentence.
+    """Return a query built from a document's text, at most 1,500 characters, or "" if the text has no usable sentence.
 
     `document` identifies the document among `revisions`; with "" the whole text counts as unchanged. Without a model,
     the first sentences are used instead of the central ones.

@@ -25,7 +25,7 @@ _STOP_TIMEOUT_S = 600.0
 def cluster_daemon(upkeep_interval_s: float = DaemonSettings().upkeep_interval_s) -> Iterator[tuple[Path, Path]]:
     """Run a daemon that machines may join, with one shared host on each machine, and an archive in a folder.
 
-    Yields the daemon's data folder and an empty folder for files of the machines.
+    Yields the daemon's data folder and an empty folder for the machines' files.
     """
     with tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder:
         listen = (f"curve+tcp://{_HOME}:0",)

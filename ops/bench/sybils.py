@@ -219,7 +219,7 @@ _TAIL = """\
   people.
 - A person with an old key can vote falsely at any time; the minimum age does not prevent that.
 - Each user who is admitted by a key for all users has a vote at once (unless organisations vote).
-- Figures of a team with fewer than six people prove nothing, whatever the rules.
+- Figures for a team of fewer than six people prove nothing, whatever the rules.
 """
 
 

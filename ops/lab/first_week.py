@@ -2,7 +2,7 @@
 
 Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is a task of these runs. A
 user has six matters; four of five requests are about one of these, in the words of a recorded request. Each matter
-needs two memories: among those of the same task that its requests find, the two that most resemble what the recorded
+needs two memories: of the same task's memories that its requests find, the two that most resemble what the recorded
 agent said or did. A run uses the needed memories that are shown, each mistaken for another shown one with a probability
 of 20 %, and ends as the recorded run did.
 
@@ -226,7 +226,7 @@ def _calls(run: RecordedRun) -> list[str]:
 
 
 def _parts(source: str, request: str) -> list[str]:
-    """Return a request or, because an issue is too long for a request, its first paragraphs and sentences."""
+    """Return a request; for an issue, which is too long to be a request, its first paragraphs and sentences."""
     if source == "airline":
         return [request[:_SAID_CHARS]]
     parts = [" ".join(part.split())[:_PART_CHARS] for part in re.split(r"\n\s*\n|(?<=[.?!])\s+", request)]

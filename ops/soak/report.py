@@ -144,7 +144,7 @@ def _by_hour(one: Joined) -> list[str]:
             )
         )
     heads = ("hour", *_MEASURES, "disk, MB", "cores used", "requests", "p50 / p99, ms", "errors: at restarts / other")
-    return ["Means by hour, of all processes of the daemon together:", "", *_table(heads, rows)]
+    return ["Hourly means, summed over all processes of the daemon:", "", *_table(heads, rows)]
 
 
 def _growth(one: Joined) -> list[str]:

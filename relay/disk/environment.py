@@ -292,7 +292,7 @@ class Environment:
 
         Writes wait; reads wait only while the file is replaced. A kill at any moment leaves either the old or the new
         file. Raises `full`, `damaged`, and `TimeoutError` if open transactions have not ended after `tries` attempts of
-        2 s. Do not call it within a `write` of the same thread.
+        2 s. Do not call it inside a `write` on the same thread.
         """
         copy = room_for_copy(self.path)
         try:
