@@ -1,4 +1,4 @@
-"""A future: one thread waits for the result of another. It remains usable after a Ctrl-C (`relay.locks`)."""
+"""A future: one thread waits for the result of another. It remains usable after Ctrl-C (`relay.locks`)."""
 
 from __future__ import annotations
 

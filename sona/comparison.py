@@ -1,6 +1,6 @@
 """Compares a shown ranking with one that is never shown, based on which of the shown memories were used.
 
-Each memory of the answer has odds: the factor by which a bet grows if the memory is used. The odds are the quotient of
+Each memory in the answer has odds: the factor by which a bet grows if the memory is used. The odds are the quotient of
 a prediction of use and the nearest non-increasing prediction:
 
     p_i = sqrt(i / l_i) exp(4 b_i) / sum_j ...    l_i: the rank of memory i in the learned ranking
@@ -16,10 +16,10 @@ martingale's factor, whatever determines p, as long as it is fixed before the us
 that is safe under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back,
 because no prediction is certain.
 
-Boosts include the uses by failed runs. These raise nothing in the learned ranking, but show as well as other uses
-whether a user's uses recur (decision 0020).
+Boosts include uses by failed runs. These uses raise no memory in the learned ranking, but they show as well as other
+uses do whether a user's uses recur (decision 0020).
 
-Shapes: k = memories of the answer.
+Shapes: k = memories in the answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Restores, archives and deletes the files of users on one node of a cluster.
+"""Restores, archives and deletes users' files on one node of a cluster.
 
 On a node that joined, the archive is authoritative: the files are a copy of it, and the host archives each change. On
 the daemon's own machine (home), the files are authoritative: once they are restored there, the user's archive is
@@ -49,7 +49,7 @@ class _Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserFiles:
-    """The files of users on one node. Thread-safe if only one thread at a time uses the files of each user."""
+    """Users' files on one node. Thread-safe if only one thread at a time uses the files of each user."""
 
     def __init__(self, data_dir: Path, settings: Settings, *, is_home: bool) -> None:
         self._data_dir = data_dir
@@ -59,7 +59,7 @@ class UserFiles:
         self.is_home = is_home
 
     def prepare(self, user_id: str, placement: Placement, copy: Callable[[Path], None]) -> OnCommit | None:
-        """Make the files of a sleeping user current. Return the receiver of their changes; None at home.
+        """Bring a sleeping user's files up to date. Return the receiver of their changes; None at home.
 
         `copy` copies the user's records into an empty folder, for a snapshot. Raises `FencedError` for a placement that
         is over, and `ArchiveUnavailableError`, `ArchiveDamagedError` and `StoreError`.
@@ -179,7 +179,7 @@ class UserFiles:
         return placement.node == HOME and self._marker(folder) is None and self._is_at_home(folder, placement)
 
     def settle(self, user_id: str, placement: Placement) -> None:
-        """Delete the archive of a user whose files are at home, where the user was placed. Raises as `prepare`."""
+        """Delete the archive of a user who was placed at home and whose files are there. Raises as `prepare`."""
         self.discard_archive(user_id, placement.epoch + 1)
         self._remove_marker(user_folder(self._data_dir, user_id))
 

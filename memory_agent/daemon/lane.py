@@ -92,7 +92,7 @@ class Journal(Protocol):
         """Quarantine an event. Durable on return."""
 
     def report(self, user_id: str, report: IngestReport, batch: Sequence[Pending], took_ms: float) -> None:
-        """Count the outcome of a batch, which the host ingested within `took_ms`."""
+        """Count the outcome of a batch, which the host ingested in `took_ms`."""
 
 
 class Lane:

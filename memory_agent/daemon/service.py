@@ -135,7 +135,7 @@ class Service:
         """The number of recalls whose memories a judge selected, by whether the selection was cached."""
 
     async def handle(self, request: Request, principal: Principal) -> bytes:
-        """Return the encoded reply to an admitted request; an error is a fault in it."""
+        """Return the encoded reply to an admitted request; an error is encoded as a fault."""
         reply = await self._handle(request, principal)
         self.requests[request.method if request.method in BY_NAME else "unknown", is_fault(reply)] += 1
         return reply
@@ -189,10 +189,10 @@ class Service:
         return reply
 
     async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:
-        """Return the reply of the user's memory to a verb that writes to the store of shared items.
+        """Return the reply from the user's memory to a verb that writes to the store of shared items.
 
-        Wakes the store first, since the user's host connects to it directly. Creates the store only if the memory has
-        no other objection to the request than the missing store.
+        Wakes the store first, since the user's host connects to it directly. Creates the store only if the missing
+        store is the memory's only reason to refuse the request.
         """
         started_s = time.monotonic()
         is_known = not self._absent_users.is_absent(SHARED_USER)

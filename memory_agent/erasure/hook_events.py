@@ -27,7 +27,7 @@ _PAUSE_S = 0.02
 
 
 def erase_hook_events(data_dir: Path, wanted: Erasable, default_user: str) -> None:
-    """Erase a user's selected events from the files of hooks in a data folder. Durable on return. Idempotent.
+    """Erase a user's selected events from the hook files in a data folder. Durable on return. Idempotent.
 
     `default_user` owns events that name no user and wait for a key for all users. Call this before erasing from the
     journal, because it waits for hooks that are sending. Raises `StoreError` if a file cannot be changed, or if a hook

@@ -49,7 +49,7 @@ class MemoryProvider(ContextProvider):
 
 
 class OutcomesMiddleware(AgentMiddleware):
-    """Records each run of an agent as a run of the memory, and credits its recalls with the outcome.
+    """Records each run of an agent as a run in the memory, and credits its recalls with the outcome.
 
     An exception ends the run as failed. Cancellation, or a stream that is not read to its end, ends it as cancelled.
     """

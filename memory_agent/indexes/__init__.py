@@ -1,4 +1,4 @@
-"""Indexes of vectors outside the process's memory: sqlite-vec, pgvector and LanceDB, behind one contract.
+"""Vector indexes outside the process's memory: sqlite-vec, pgvector and LanceDB, behind one contract.
 
 Read `contract` first. Each engine is imported by one file, and only when a user's vectors are in it. The records in
 LMDB are authoritative: an index is derived from them, and is rebuilt after a loss (`storage/index_follower`). The

@@ -90,7 +90,7 @@ class TomlText:
 
 
 def _is_toml(text: str) -> bool:
-    """Return whether `text` ends between two statements, not within a multi-line list or string."""
+    """Return whether `text` ends between statements, not within a multi-line list or string."""
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:

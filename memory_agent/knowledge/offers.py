@@ -1,4 +1,4 @@
-"""Patterns of many users: offers stay hidden until enough different users offer the same words.
+"""Patterns shared by many users: offers stay hidden until enough different users offer the same words.
 
 An offer is a pattern that its user confirmed word for word. It is not a record, so no search finds it. When
 `offers_together` users offer the same words for the same readers, upkeep creates one item, with the most frequent exact
@@ -140,7 +140,10 @@ def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], leas
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
-    """Delete these users' removed offers, including from the items' offerers. `is_gone` takes an id or an author."""
+    """Delete these users' removed offers, and remove them from the items' offerers.
+
+    `is_gone` takes an id or an author.
+    """
     changed = False
     for author in authors:
         own = _offers_of(batch, author)
@@ -160,7 +163,7 @@ def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[
 def proposals(
     snapshot: Snapshot, least: int, now: datetime, voter_of: Callable[[bytes], Voter | None]
 ) -> list[Proposal]:
-    """Return new items with words that no item has and that at least `least` voters offer for the same readers."""
+    """Return new items whose words no existing item has and at least `least` voters offer for the same readers."""
     groups = _groups(snapshot)
     for record, _ in _items_of_many(snapshot):
         groups.pop(_match_key_of_item(record), None)
@@ -192,7 +195,7 @@ def add_offerers(batch: Batch) -> None:
 
 
 def match_key(content: SharedContent) -> MatchKey:
-    """Return a key that is equal for offers of the same words for the same readers.
+    """Return a key that is the same for all offers of the same words to the same readers.
 
     >>> content = SharedContent(item_id="", content_type="pattern", title="Deploys", summary="They fail.", version="1")
     >>> match_key(content) == match_key(msgspec.structs.replace(content, summary="they  fail"))

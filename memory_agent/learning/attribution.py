@@ -163,7 +163,7 @@ STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split()
 
 THRESHOLD = 4.0  # the score (bits times share) from which a memory counts as used (decision 0018)
 
-_MOST_TRIES = 8  # maximum statements checked for contradiction, best first; a check reads the whole memory
+_MOST_TRIES = 8  # maximum number of statements checked for contradiction, best first; a check reads the whole memory
 
 
 class ShownText(NamedTuple):
@@ -182,13 +182,13 @@ class Overlap(NamedTuple):
 
 
 class WordCounts(Protocol):
-    """Document frequencies in all memories of a user."""
+    """Document frequencies in a user's memories."""
 
     @property
     def memories(self) -> int: ...
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
-        """Return the number of memories with each of `words` (folded) in any inflection, without zeros."""
+        """Return the number of memories with each of `words` (folded) in any inflection, omitting zeros."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Reads the lessons of a run from the store: one lesson per recall.
 
-Lessons are numbered in the order in which runs first ended, and within a run by its recalls. A run without recalls that
-names the memories it used is one lesson, with the run's request as its query.
+Lessons are numbered in the order in which runs first ended, and within a run in the order of its recalls. A run without
+recalls that names the memories it used is one lesson, with the run's request as its query.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, 
 
 
 def _shares(used: Sequence[StoredUse], notes: Sequence[tuple[RecallNote, Embedding]]) -> list[list[StoredUse]]:
-    """Return the uses of each recall's memories; memories that no recall showed count for the first recall."""
+    """Return the uses of each recall's memories; memories that no recall showed count towards the first recall."""
     places = {note.recall_id: place for place, (note, _) in enumerate(notes)}
     shares: list[list[StoredUse]] = [[] for _ in notes]
     for use in used:
@@ -134,7 +134,7 @@ def _lesson(
 def _contest(
     notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]
 ) -> Contest | Comparison | None:
-    """Return one contest between the rankings, from a run's interleaved recalls or else from its compared ones.
+    """Return one contest between the rankings, from a run's interleaved recalls or, without any, its compared ones.
 
     None if no use is stated. Each memory counts once, for the recall to which it is credited, and only if its use was
     stated.

@@ -60,7 +60,7 @@ class PastRun:
     quality: float
     steps: tuple[str, ...] = ()  # titles or texts, in order
     used: tuple[str, ...] = ()  # ids of memories
-    result: str = ""  # the text of the end
+    result: str = ""  # the text of the end event
 
 
 StepVectors = Callable[[PastRun], Embedding | None]
@@ -234,7 +234,7 @@ def _used_again(succeeded: Sequence[PastRun]) -> list[str]:
 
 
 def on_one_line(text: str, most_chars: int) -> str:
-    """Return `text` on one line, truncated between words to at most `most_chars`, then ending with `CUT`."""
+    """Return `text` on one line, truncated between words to at most `most_chars`; a truncated text ends with `CUT`."""
     line = " ".join(text.split())
     if len(line) <= most_chars:
         return line
@@ -247,7 +247,7 @@ def on_one_line(text: str, most_chars: int) -> str:
 # others determines the order. The steps that it shares with another run are those on the longest common subsequence of
 # the two. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s steps of all runs.
 
-SAME_STEP = 0.6  # minimum similarity of equal steps (`ops/bench/patterns.md`)
+SAME_STEP = 0.6  # minimum similarity of steps that count as equal (`ops/bench/patterns.md`)
 MOST_COMPARED = 16  # runs whose steps are compared; others are ignored
 _LEAST_SHARING = 2
 _BACKBONES = 8

@@ -1,4 +1,4 @@
-"""Public data types of memories, recalls and their answers.
+"""Public data types for memories, recalls and their answers.
 
 They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
 type of a field.
@@ -276,12 +276,12 @@ class SessionPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryMap(msgspec.Struct, frozen=True, kw_only=True):
-    """Memories as points in a plane, near each other if their vectors are similar. Each field in the plural is a
+    """Memories as points in a plane, near each other if their vectors are similar. Each field with a plural name is a
     column.
 
-    `x` and `y` are from -1 to 1. The quality of a point is the quality of its memory or run; its title is the beginning
-    of the memory's title or text. `total` is the number of the user's memories. `explained` is the share, 0 to 1, of
-    the variance of the vectors that is linear in `x` and `y`. `model` is the vectors' model.
+    `x` and `y` range from -1 to 1. The quality of a point is the quality of its memory or run; its title is the
+    beginning of the memory's title or text. `total` is the number of the user's memories. `explained` is the share, 0
+    to 1, of the variance of the vectors that is linear in `x` and `y`. `model` is the vectors' model.
     """
 
     ids: tuple[str, ...] = ()
@@ -316,7 +316,7 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls to the API of a model provider since a process started, for all its users.
+    """The calls that a process has made to a model provider's API since it started, for all its users.
 
     `refused` calls were not sent, because the circuit breaker was open. `cost_usd` is computed from the reported
     tokens, and is 0 without a price in the settings.
@@ -389,7 +389,7 @@ def is_of_provenance(stated: str | None, wanted: Collection[str]) -> bool:
 
 
 def parted_provenance(stated: StatedProvenance | None) -> tuple[Provenance | None, Provenance | None]:
-    """Return the fields `provenance` and `cached_from` for a provenance as stated.
+    """Return the fields `provenance` and `cached_from` for a stated provenance.
 
     >>> parted_provenance("cached:verified"), parted_provenance("cited")
     (('cached', 'verified'), ('cited', None))

@@ -131,7 +131,7 @@ def _ending_of(name: str) -> int | None:
 
 
 def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int]]:
-    """Yield (name, value, depth) of all values of a payload, outermost first. List items have the list's name."""
+    """Yield (name, value, depth) for all values in a payload, outermost first. List items have the list's name."""
     waiting: deque[tuple[str, object, int]] = deque((name, value, 0) for name, value in payload.items())
     for _ in range(_MAX_VALUES):
         if not waiting:

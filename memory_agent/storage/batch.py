@@ -209,13 +209,13 @@ class Batch(Snapshot):
             self._transaction.put(META, key, codec.with_checksum(0, value))
 
     def set_stamp(self, stamp: str) -> None:
-        """Set the stamp of the embedder of the vectors. If it changes, all vectors and words are dropped."""
+        """Set the stamp of the embedder that computed the vectors. If it changes, all vectors and words are dropped."""
         if self.state.stamp not in (None, stamp):
             self._drop_vectors()
         self.state.stamp = stamp
 
     def set_words_stamp(self, stamp: str) -> None:
-        """Set the version of words, and allow this batch to store them. If it changes, all words are dropped."""
+        """Set the version of the words, and allow this batch to store them. If it changes, all words are dropped."""
         if self.state.words_stamp != stamp:
             self.set_blob(_MEAN_QUERY, None)
             self._transaction.clear(WORD_BITS)
@@ -232,7 +232,7 @@ class Batch(Snapshot):
         self.state.next.rejected = 0
 
     def put_next(self, row: int, found: Embedded | None) -> None:
-        """Store a memory's vectors from the next embedder, or None if that rejects the text."""
+        """Store a memory's vectors from the next embedder, or None if that embedder rejects the text."""
         self._require_row(row)
         self._check_room()
         of = self.state.next
@@ -328,7 +328,7 @@ class Batch(Snapshot):
         self._index_run(old, None)
 
     def put_note(self, note: stored_runs.RecallNote) -> None:
-        """Store the note of a recall. Notes of a run are not pruned."""
+        """Store a recall's note. Notes of a run are not pruned."""
         self.delete_note(note.recall_id)
         database = RECALLS if note.run_id is None else RUN_RECALLS
         self._transaction.put(database, stored_runs.recall_key(note.recall_id), stored_runs.encode_note(note))
@@ -343,7 +343,7 @@ class Batch(Snapshot):
                 self._transaction.delete(RECALL_INDEX, entry)
 
     def take_notes(self, notes: Iterable[stored_runs.RecallNote]) -> None:
-        """Store new notes of recalls."""
+        """Store new recall notes."""
         for note in notes:
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)
@@ -368,7 +368,7 @@ class Batch(Snapshot):
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed; without an id, those that belong to no run."""
+        """Record that the lessons of a run changed; without an id, the lessons that belong to no run."""
         self.state.lessons_version += 1
         self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, but has a different mark
         self.taught.append(run_id)
@@ -461,7 +461,7 @@ class Batch(Snapshot):
 def _encode(
     row: int, found: Embedded, ndim: int | None, word_bytes: int | None, *, takes_words: bool
 ) -> tuple[dict[str, bytes], int, int | None]:
-    """Return a text's values by database, d, and the bytes of a word. Raises `InvalidInputError`."""
+    """Return a text's values by database, the dimensions d, and the bytes per word. Raises `InvalidInputError`."""
     first, *further = (codec.unit_vector(one, ndim) for one in found.vectors)
     values = {VECTORS: codec.encode_vector(row, first)}
     if takes_words:
@@ -476,7 +476,7 @@ def _encode(
 
 
 def is_same(record: MemoryRecord, old: MemoryRecord) -> bool:
-    """Whether `upsert` of `record` would change nothing in `old` except `updated_at`."""
+    """Whether upserting `record` would change nothing in `old` except `updated_at`."""
     return msgspec.structs.replace(_in_place_of(old, record), updated_at=old.updated_at) == old
 
 

@@ -193,7 +193,7 @@ words, as in "John's". `os` is excluded because it is common in programs.
 
 
 def language_of(words: Iterable[str]) -> str:
-    """Return the language of the first 200 of a text's folded words: a key of `STEMMERS`, or "" for English."""
+    """Return the language of a text's first 200 folded words: a key of `STEMMERS`, or "" for English."""
     said = frozenset(islice(words, _READ_WORDS))
     foreign = said & _FOREIGN
     if len(foreign) < _LEAST_FOREIGN:

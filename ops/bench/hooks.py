@@ -1,11 +1,10 @@
 """Measures how often a coding agent's hook delivers its block in time while other processes use all cores.
 
 Twenty busy processes compete for two cores. Each prompt starts a hook with the command that `connect` writes into the
-settings of clients, and with the default deadline of 300 ms. A prompt counts as answered if the process has printed a
-block before it exits. Variants alternate with a pause, in which the daemon ingests the prompt, and no prompt is
-repeated. `command` is the hook without the short path, and `bare` is an interpreter that only reads its input. Each
-variant is installed in an environment of its own, as by pip, so that the import hooks of the development environment do
-not count.
+settings of clients, and with the default deadline of 300 ms. A prompt counts as answered if the process prints a block
+before it exits. Variants alternate with a pause, in which the daemon ingests the prompt, and no prompt is repeated.
+`command` is the hook without the short path, and `bare` is an interpreter that only reads its input. Each variant is
+installed in an environment of its own, as by pip, so that the import hooks of the development environment do not count.
 
 If permitted, this process has real-time priority, so that it measures the hook's time and not its own waiting.
 
@@ -73,7 +72,7 @@ def measure(store: Path, former: Path | None, busy: int, turns: int = _TURNS) ->
 
 
 def _options(stack: ExitStack, store: Path, checkout: Path) -> list[str]:
-    """Start a daemon of `checkout` with a copy of the store, and warm it up; return the arguments of its hook."""
+    """Start a daemon from `checkout` with a copy of the store, and warm it up; return the arguments of its hook."""
     with _python_path(checkout):
         data_dir = stack.enter_context(temporary_daemon(Settings(daemon=DaemonSettings(light=True))))
     shutil.copytree(store, user_folder(data_dir, _USER))
@@ -111,7 +110,7 @@ def _figures(turns: list[list[Timed]]) -> dict[str, Any]:
 
 
 def _installed(folder: Path, checkout: Path) -> Path:
-    """Create an environment with the package of `checkout`, and return its program."""
+    """Create an environment with the package from `checkout`, and return its program."""
     venv.create(folder)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")

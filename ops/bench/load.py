@@ -153,7 +153,7 @@ def _while_ingesting(client: MemoryClient, data_dir: Path, file: Path, turn: int
 
 
 def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: False) -> Block:
-    """Return the milliseconds of each query, pausing between queries; stop once `is_over` returns true."""
+    """Return the time of each query in milliseconds, pausing between queries; stop once `is_over` returns true."""
     pauses = random.Random(len(texts))
     block: Block = []
     for text in texts:
@@ -166,7 +166,7 @@ def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: Fal
 
 
 def _figures(idle: list[Block], blocks: list[Block], longest_ms: float) -> dict[str, Any]:
-    """Return p50 and p99, and their delay against `idle` in multiples of the time to embed the longest text."""
+    """Return p50 and p99, and their delays relative to `idle`, in multiples of the longest text's embedding time."""
     pooled, base = list(chain.from_iterable(blocks)), list(chain.from_iterable(idle))
     delays = {f"p{at}": percentile(pooled, at) - percentile(base, at) for at in (50, 99)}
     return {

@@ -117,7 +117,7 @@ def _size(client: MemoryClient) -> float:
 
 
 async def _at_random(data_dir: Path, names: list[str]) -> tuple[list[float], float]:
-    """Recall from random users with several clients at once; return each recall's time in ms and the total in s."""
+    """Recall for random users with several clients at once; return each recall's time in ms and the total in s."""
 
     async def ask(number: int) -> list[float]:
         chosen = random.Random(number)
@@ -189,7 +189,7 @@ def _users() -> list[str]:
 
 
 def _ingest(home: Path, count: int, turn: int) -> float:
-    """Publish `count` events of each user; return how many events per second became recallable."""
+    """Publish `count` events for each user; return how many events per second became recallable."""
     texts = passages(count * _USERS, seed=31 + turn)
     made = [events(texts[place::_USERS], user, f"{user}-{turn}") for place, user in enumerate(_users())]
     mixed = list(chain.from_iterable(zip(*made, strict=True)))

@@ -35,7 +35,7 @@ _NEVER = 1 << 30
 class Agent(NamedTuple):
     """How an agent reads an answer, and how often its run succeeds. All values are assumptions, not derived from data.
 
-    The agent uses a memory that helps with probability `believes`, and any other memory with probability `mistakes`.
+    The agent uses a helpful memory with probability `believes`, and any other memory with probability `mistakes`.
     After a memory that it does not use, it continues with probability `reads_on`. The run succeeds with probability
     `helped` if the used memory helps, `misled` if it does not, and `alone` if none was used.
     """
@@ -101,7 +101,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of kinds, users, requests per user and epoch, epochs, and other users, who ask after some epochs."""
+    """The size of a deployment; `others` is the number of further users, who ask after the epochs `asked_after`."""
 
     kinds: int = 6
     users: int = 40
@@ -144,9 +144,9 @@ class Answered(NamedTuple):
 class Searched(NamedTuple):
     """The results of one search for a kind after an epoch.
 
-    For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. Of the found
-    items that help (`helpful`), do not help (`others`), or help and are late (`late`), these are the shares that are
-    proven, or None if no such item was found.
+    For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. The shares of
+    found items that are proven: of those that help (`helpful`), do not help (`others`), or help and are late (`late`).
+    A share is None if no such item was found.
     """
 
     epoch: int

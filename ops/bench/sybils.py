@@ -96,7 +96,7 @@ class Deployment:
         self._day = 0
 
     def attack(self, aim: Aim, keys: int, *, of_one: bool) -> None:
-        """Make keys of one person, or each of a different person, and let their users report `aim` immediately."""
+        """Create keys for one person, or each for a different person, and let their users report `aim` immediately."""
         for number in range(keys):
             user = f"evil-{number}"
             self._keys.append(_key(user, "mallory" if of_one else f"mallory-{number}", self._day, self._policy))
@@ -146,7 +146,7 @@ def _with_run(sums: Contribution, quality: float) -> Contribution:
 
 
 def day_of(days: Iterator[Shown], reached: Callable[[Shown], bool]) -> int | None:
-    """Return the first day whose figures fulfil a condition, or None."""
+    """Return the first day whose figures meet a condition, or None."""
     return next((day for day, shown in enumerate(days) if reached(shown)), None)
 
 

@@ -86,7 +86,7 @@ def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
 
 
 def _look_closely(stage: Stage, publisher: Publisher) -> None:
-    """Recall for the final page, compare the answer with the order by similarity, and publish an approved run."""
+    """Recall for the final page, compare the answer with the similarity order, and publish an approved run."""
     story = stage.recurring
     page = story.final_page()
     stage.screen.request(f"week three: {story.user}'s agent is paged and has not planned yet", page.text)

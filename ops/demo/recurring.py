@@ -116,7 +116,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [event for run in self.run for event in self._own_events(run, now)]
 
     def page_events(self, page: Page, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the events of a page's run. They contain ids but no text, so they create no memory."""
+        """Return the events of the run for a page. They contain ids but no text, so they create no memory."""
         ending: dict[str, Any] = {"memory_ids": list(used)}
         if used and page.is_looked_at:
             ending["approved"] = True

@@ -143,13 +143,13 @@ def create_key(
 
 
 def person_of(keys: Iterable[StoredKey], user_id: str | None) -> str | None:
-    """Return the person of a user's keys, including revoked ones, or None."""
+    """Return the person who holds a user's keys, including revoked keys, or None."""
     named = (key.person for key in keys if key.user_id == user_id is not None)
     return next((person for person in named if person is not None), None)
 
 
 def set_person(data_dir: Path, key_ids: Collection[str], person: str | None) -> list[StoredKey]:
-    """Assign all keys of the named keys' users to `person`, or to nobody; return these keys.
+    """Assign to `person`, or to nobody, all keys of the users who hold the named keys; return all these keys.
 
     Raises `KeyFileError` for an unknown key or one for all users, and `MalformedEventError` for an invalid name.
 

@@ -20,7 +20,7 @@ _PRINT_BYTES = 16
 
 
 class Cipher:
-    """The cipher of one user for one purpose. Thread-safe."""
+    """The cipher for one user and one purpose. Thread-safe."""
 
     def __init__(self, key: bytes, purpose: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Checks the page structure of an LMDB file before LMDB reads it, because LMDB aborts the process on some damage.
+"""Checks the pages of an LMDB file before LMDB reads them, because some kinds of damage make LMDB abort the process.
 
 Walks all pages that are reachable from the newest commit, which takes 0.4 s for 100,000 memories. Reads format 1, as
 written by LMDB 0.9 on 64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).

@@ -276,7 +276,7 @@ class _Literals:
         return dict(sorted(found.items()))
 
     def rows_within(self, value: Any) -> Rows:
-        """Return the rows with a literal in a nested value, or all rows if it cannot be encoded as JSON."""
+        """Return the rows with a literal in a nested value, or all rows if the value cannot be encoded as JSON."""
         try:
             written = msgspec.json.encode(value)  # keeps literals unchanged: none contains a quote or a backslash
         except (TypeError, ValueError, OverflowError, RecursionError):

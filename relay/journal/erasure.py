@@ -38,7 +38,7 @@ _decoder = msgspec.msgpack.Decoder(described(_NamedIds))
 
 @dataclass(frozen=True)
 class Erasure:
-    """Erases events of one journal."""
+    """Erases events from one journal."""
 
     environment: Environment
     retention: Retention

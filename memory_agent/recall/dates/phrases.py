@@ -73,7 +73,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return the smallest and largest number that `text`, in digits or words, can mean."""
+    """Return the smallest and largest numbers that `text`, in digits or words, can mean."""
     if text.isdigit():
         return int(text), int(text)
     words = text.lower().split()
@@ -121,7 +121,7 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows."""
 
-    prepositions: frozenset[str] = frozenset()  # turn a bare phrase into a time; if empty, it is always a time
+    prepositions: frozenset[str] = frozenset()  # turn a bare phrase into a time; without any, it always is one
     floats: bool = False  # a phrase without a year takes the year of the range that it begins
     is_day: bool = False  # may have a time of day
     is_long: bool = False  # may have a modifier that selects a part ("early March")
@@ -147,7 +147,7 @@ _KINDS = {
 
 
 class Rule(NamedTuple):
-    """The pattern of one kind of phrase. `read` returns two spans for an ambiguous phrase: "05/07/2023"."""
+    """The pattern for one kind of phrase. `read` returns two spans for an ambiguous phrase: "05/07/2023"."""
 
     kind: str
     pattern: re.Pattern[str]
