@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
-WAIT_FOR_EVER = -1.0  # the timeout with which `holding` always waits until the lock is free
+WAIT_FOR_EVER = -1.0  # a timeout that makes `holding` wait until the lock is free
 
 _RECHECK_S = 1.0  # an interrupted `notify_all` may have reached only some threads
 

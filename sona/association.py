@@ -91,7 +91,7 @@ class UsageAssociation:
         return self._weights
 
     def add(self, number: int, x: Array | Vector, used: Sequence[int], credits: Sequence[float], weight: float) -> bool:
-        """Add or replace a lesson: its request `x`, (d,) of unit length, and the memories used with their credits.
+        """Add or replace a lesson: its request `x`, (d,) of unit length, and the memories used, with their credits.
 
         Returns False, and removes the lesson, when it has no credited use, a negative weight, or a value that is not
         finite. A repeated memory keeps its highest credit.

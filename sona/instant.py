@@ -1,7 +1,7 @@
 """The instant layer: a MicroLoRA trained on exemplars to move each request towards its own answer.
 
 It acts while the bank is nearly empty, and again once the bank cannot hold every lesson. A full training run processes
-the exemplars in order, in blocks of 128, each with the EWC penalty of the earlier blocks and a replay of some of their
+the exemplars in order, in blocks of 128, each with the EWC penalty for the earlier blocks and a replay of some of their
 examples.
 
 Shapes: n = exemplars, d = dimensions of an embedding.

@@ -75,7 +75,7 @@ class UserArchive:
         self._copy: Copy | None = None
         self._derived: Sequence[Path] = ()
         self._sent_derived: _Versions = {}
-        self._continued: tuple[Position, ...] = ()  # the objects of earlier owners that are named by bases
+        self._continued: tuple[Position, ...] = ()  # the earlier owners' objects that `base` objects name
         self._flushing = threading.RLock()
         self._noting = threading.Lock()
         self._pending: list[bytes] = []  # one item per transaction; guarded by `_noting`
@@ -111,7 +111,7 @@ class UserArchive:
         self._unsent = self._made("base", chain.base_body(continues.position))
 
     def note(self, changes: Sequence[StoredChange] | None) -> None:
-        """Add the changes of a commit, or None for a commit of unknown outcome. Does no I/O and does not raise."""
+        """Add the changes of a commit, or None for a commit with an unknown outcome. Does no I/O and does not raise."""
         encoded = None if changes is None else chain.encode_changes(changes)
         with self._noting:
             if self._needs_snapshot:
@@ -149,7 +149,7 @@ class UserArchive:
             return self._last
 
     def renew(self) -> Position:
-        """Archive a new snapshot and delete all older objects, with everything that was erased."""
+        """Archive a new snapshot and delete all older objects, which may still contain erased data."""
         with self._flushing:
             self._require_owner()
             self._write_snapshot()
@@ -166,7 +166,7 @@ class UserArchive:
             self._is_checked = True
 
     def _require_newest(self, allowed: int) -> list[int]:
-        """Return all epochs with objects. Raises `FencedError` if one is greater than `allowed`."""
+        """Return all epochs with objects. Raises `FencedError` if an epoch is greater than `allowed`."""
         epochs = [epoch for epoch in self._objects.epochs() if epoch <= allowed or self._objects.names(epoch)]
         if epochs and epochs[-1] > allowed:
             raise FencedError(f"the archive of {self._user_id}", self._epoch, epochs[-1])

@@ -89,7 +89,7 @@ def take(target: Target, file: Path, name: str, backup: Path) -> None:
 
 
 def _check_cell(cells: Cells, name: str, data_dir: Path) -> None:
-    """Refuse a cell that the file does not contain, or whose data folder it states to be a different one."""
+    """Refuse a cell that the file does not contain, or for which it names a different data folder."""
     cell = cells.by_name.get(name)
     if cell is None:
         raise click.UsageError(f"the file has no cell {name!r}, only {', '.join(cells.by_name)}")

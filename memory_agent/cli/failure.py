@@ -1,6 +1,6 @@
 """Messages on standard error: failures, notes and questions.
 
-A failure is one line and an exit code, never a traceback. With --json, it is a JSON document.
+A failure is reported as one line and an exit code, never as a traceback; with --json, as a JSON document.
 """
 
 from __future__ import annotations

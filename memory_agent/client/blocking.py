@@ -47,7 +47,7 @@ class MemoryClient(MemoryMethods):
         `cells` is a file for `read_cells`; it determines the cell from `user_id`. `data_dir` defaults to
         $MEMORY_AGENT_DATA_DIR, else to the platform's folder. The key is a `token` or the file that `keys create`
         wrote; without either, $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN, else the data folder's own token.
-        `user_id` defaults to the user of the key, or to `default` with a key for all users. `curve+tcp://` endpoints
+        `user_id` defaults to the user of the key, or to `default` if the key is for all users. `curve+tcp://` endpoints
         need the file of a CURVE key. Raises `SettingsError` for an unreadable file, and `InvalidInputError`.
         """
         super().__init__(self._ask_daemon)

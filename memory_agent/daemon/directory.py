@@ -107,7 +107,7 @@ class Directory:
         return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
 
     def misplaced(self, now_s: float) -> str | None:
-        """Return a busy user who shares a host with other busy users while another shared host has none, or None."""
+        """Return a busy user who shares a host with others and could have one without busy users, or None."""
         busy = self._busy(now_s)
         if all(busy[host] for host in self._shared):
             return None

@@ -62,7 +62,7 @@ class _UserLock:
 
 
 class Watcher(Protocol):
-    """Receives notice of memories on other nodes. Its methods must return at once."""
+    """Is notified about memories on other nodes. Its methods must return at once."""
 
     def saved(self, user_id: str) -> None:
         """The memory was archived and closed."""
@@ -70,7 +70,7 @@ class Watcher(Protocol):
     def lost(self, user_id: str) -> Awaitable[None] | None:
         """The memory's host was lost, with everything that was not archived.
 
-        Requests wait for the returned awaitable, which completes once the lost events are memories again.
+        Requests wait for the returned awaitable, which completes once the lost events have been ingested again.
         """
 
 
@@ -252,7 +252,7 @@ class Hosts:
             self._pool.any_on(node)  # reports when there is room again
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
-        """Raises as `call`, and the errors of opening the memory."""
+        """Raises the errors of `call` and those of opening the memory."""
         reply = await self._call(user_id, "stats", encode(NoParams()), deadline_ms, NO_RIGHTS, waits=False)
         decode_reply(reply, MemoryStats)
 
@@ -290,7 +290,7 @@ class Hosts:
             await self.sleep(user_id)
 
     async def balance(self) -> None:
-        """Balance the nodes, then move one busy user from a shared host with several to one without, if both exist.
+        """Balance the nodes; then, if possible, move a busy user from a host with several to one without busy users.
 
         The user's next request wakes it on the least loaded host. If a running request takes longer than a recall may
         wait, the user stays until the next round.
@@ -308,7 +308,7 @@ class Hosts:
     async def _balance_nodes(self) -> None:
         """Move users, the least recently used first, until the awake users per core are balanced.
 
-        Also starts a spare host on each node, for the users of a node that is lost.
+        Also starts a spare host on each node, in case a node is lost.
         """
         if self._cluster is None:
             return
@@ -353,7 +353,7 @@ class Hosts:
     ) -> bytes:
         """Retry if the host was not up or, for a repeatable request, if it died.
 
-        `waits`: whether the request waits until events that a lost host had not archived are memories again.
+        `waits`: whether the request waits until the events that a lost host had not archived have been ingested again.
         """
         while deadline_s > time.monotonic():
             if waits and request.user_id in self._recoveries:  # the host was lost during this request
@@ -375,7 +375,7 @@ class Hosts:
         raise DeadlineExceededError("its host did not start in time")
 
     async def _recovery(self, user_id: str, deadline_s: float) -> None:
-        """Wait until the events that a lost host had not archived are memories again."""
+        """Wait until the events that a lost host had not archived have been ingested again."""
         recovery = self._recoveries.get(user_id)
         if recovery is not None:
             await asyncio.wait((recovery,), timeout=deadline_s - time.monotonic())
@@ -503,7 +503,7 @@ class Hosts:
         return self._cluster
 
     async def _place(self, user_id: str) -> str:
-        """Return the node of a user who wakes, after moving the user there."""
+        """Move a waking user to the node chosen for it, and return that node."""
         if self._cluster is None or user_id == SHARED_USER:
             return HOME
         former = self._cluster.placements.known(user_id)
@@ -530,21 +530,21 @@ class Hosts:
         placements, timeout_s = self._in_cluster.placements, self._settings.ingest_timeout_s
         former = placements.known(user_id)
         if former is not None and former.node == HOME:
-            if not former.epoch:  # it has never left home
+            if not former.epoch:  # it was never placed on another node
                 former = placements.move(user_id, HOME)
             position = await self._pool.any_on(HOME).release(user_id, former, timeout_s)
             if position is not None:
                 placements.note_archived(user_id, position)
         moved = placements.move(user_id, node)
         reached = self._pool.nodes().keys() | self.full_nodes()
-        if former is not None and former.node in reached and former.node != node:  # that node was not just lost
+        if former is not None and former.node in reached and former.node != node:  # that node was not lost
             try:
                 await self._pool.any_on(former.node).discard(user_id, moved.epoch, timeout_s)
             except MemoryAgentError as error:  # the files are already outdated
                 log.warning("files.not_discarded", user_id=user_id, node=former.node, code=error.code)
 
     def _placed(self, request: HostRequest) -> HostRequest:
-        """The placement shows a host whether its files are current."""
+        """Add the placement, from which a host determines whether its files are current."""
         if self._cluster is None:
             return request
         return msgspec.structs.replace(request, placement=self._cluster.placements.of(request.user_id))

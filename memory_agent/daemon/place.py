@@ -21,7 +21,7 @@ _FILE = "place.json"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, as its hosts see it; `address` is empty on the daemon's. `shared` is the store of shared items."""
+    """A machine, as its hosts see it. `address` is empty for the daemon's own; `shared` is the shared items' store."""
 
     data_dir: str
     embedder: str

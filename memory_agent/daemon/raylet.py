@@ -1,6 +1,6 @@
 """Runs one machine's part of the daemon's Ray: `python -m memory_agent.daemon.raylet NAME ADDRESS GCS`.
 
-It is a separate process, because Ray reads its variables once, when it is imported, and a restarted daemon grants new
+It is a separate process, because Ray reads its variables once, when it is imported, and a restarted daemon sends new
 ones.
 """
 

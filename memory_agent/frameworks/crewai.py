@@ -110,7 +110,7 @@ class CrewMemory(Memory):
 
 
 class Storage:
-    """CrewAI's `StorageBackend`, without its search by vector: `CrewMemory` recalls by text."""
+    """CrewAI's `StorageBackend`, without its vector search: `CrewMemory` recalls by text."""
 
     def __init__(self, memory: MemoryClient) -> None:
         self.memory = memory

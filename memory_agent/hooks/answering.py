@@ -136,7 +136,7 @@ class _Hook:
 
 
 def receiver_of(url: str | None, token: str | None) -> str:
-    """Return an id of the daemon and key that events are stored for, or "" for the data folder's own.
+    """Return an id for the daemon and key to which stored events will be sent, or "" for the data folder's own.
 
     The id is the start of the key's SHA-256, by which an erasure finds the events' user (`erasure.hook_events`).
     """

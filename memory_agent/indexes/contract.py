@@ -43,10 +43,10 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     ndim: int
     applied: int  # the last change that the index includes or, during filling, the change at which filling began
     filled: int | None = None  # the last row that was copied, while the index is being filled
-    opening: str = ""  # the opening of the store that last changed the index; a later opening has a greater name
+    opening: str = ""  # the opening of the store that last changed the index; names of later openings are greater
 
     def is_of(self, other: Position) -> bool:
-        """Whether both are of the same store, model and width."""
+        """Whether both are for the same store, model and width."""
         return (self.lineage, self.stamp, self.ndim) == (other.lineage, other.stamp, other.ndim)
 
 
@@ -105,8 +105,8 @@ class VectorIndex(Protocol):
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         """Add entries, or replace those with the same rows, and set the position. Durable on return.
 
-        Raises `IndexUnusableError` if a later opening has changed an index that several machines share; `begin` raises
-        it too, and so does `delete` if that opening is later than the one in the position set last. Raises
+        Raises `IndexUnusableError` if a later opening has changed an index that several machines share. `begin` raises
+        it too; `delete` raises it if that opening is later than the one in the position that was set last. Raises
         `InvalidInputError`, and changes nothing, for vectors whose width differs from the one that `begin` set.
         """
         ...

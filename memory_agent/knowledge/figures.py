@@ -105,7 +105,7 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
 
 
 def merged(sums: Sequence[Contribution]) -> Contribution:
-    """Return the sums of one voter's users: added counts and qualities, and the mean rating."""
+    """Return the sums of one voter's users: total counts and qualities, and the mean rating."""
     ratings = [one.rating for one in sums if one.rating is not None]
     return Contribution(
         retrievals=sum(one.retrievals for one in sums),
@@ -146,7 +146,7 @@ def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> i
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules for releasing figures and for boosting proven versions.
 
-    A figure requires `users` users, and each further release requires `changed` users who are new or changed.
+    A figure requires `users` users, and each further release requires `changed` users whose votes are new or changed.
     `count_step` and `score_step` round released values. `prior` is the mean quality of all runs: a constant, or
     computed from releases, never from contributions. It counts as `prior_weight` users in the released score. A version
     no better than the prior is proven with probability at most `doubt`. The boost of a proven version is at most
@@ -184,8 +184,8 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 class Series(msgspec.Struct, Generic[T], array_like=True):
     """One figure: its current release, the number of releases, and the sums for the next one.
 
-    `waiting` counts the users who are new or changed since the last release. Their `Part` has a mark: the number of
-    that release, and whether it counts the user.
+    `waiting` counts the users whose votes were added or changed since the last release. Their `Part` has a mark: the
+    number of that release, and whether it counts the user.
     """
 
     released: T | None = None
@@ -336,8 +336,8 @@ class Figures:
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
         """Count an item of a checked report once. Return whether it counted.
 
-        The author's reports do not count, nor does a report whose number is not above those already counted for the
-        user. The caller must reject reports of erased users.
+        The author's reports do not count, nor does a report whose number is not above the highest already counted for
+        the user. The caller must reject reports of erased users.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)

@@ -99,7 +99,7 @@ MOST_HOPS = 3
 NEAREST = 16  # runs near in time that are considered, to bound the work for one event
 _SECOND = 1_000_000
 
-Relations = set[tuple[str, int]]  # an earlier run's id, and the hops to it, 0 for a retried run
+Relations = set[tuple[str, int]]  # an earlier run's id, and the number of hops to it (0 for a retried run)
 
 
 def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:

@@ -89,7 +89,7 @@ def _counted(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, 
 
 
 def _used_by(snapshot: Snapshot, run: StoredTrajectory) -> Iterator[Version]:
-    """Yield once each version that the run's recalls showed and its events name."""
+    """Yield the distinct versions that the run's recalls showed and its events name."""
     named = {name for mark in run.marks for name in mark.others}
     if named:
         notes = [note for recall_id in run.recall_ids if (note := snapshot.recall_note(recall_id)) is not None]

@@ -14,7 +14,7 @@ inflection has the similarity `_SAME_WORD`.
     lacked_i     = square root of the sum over t of (rarity_t (1 - cosine_t))^2     cosine_t as in closeness, 0 to 1
 
 The last four contribute to the relevance. In them, what neighbours contribute is multiplied by the memory's credit, so
-that a memory about another topic gains nothing. A memory that follows a question like the query, or belongs to a
+that a memory about another topic gains nothing. A memory that follows a question similar to the query, or belongs to a
 neighbour's run, has full credit. Rarities are smoothed for small stores. Words that name a time are ignored, since a
 memory need not repeat its own time; the ranking counts them.
 
@@ -29,8 +29,8 @@ is not the probability that the memory is *the* evidence.
 
 G(T) is the expected best match by chance, which grows with the amount of text. A good match raises the relevance of the
 others, because evidence often uses different words than the query. If word vectors, words or the vector are missing, a
-different `Line` gives the same measure. Relevance is calibrated for the bundled model (decision 0014); with a different
-model, the relevance of memories with a vector is unknown (NaN).
+different `Line` gives relevance on the same scale. Relevance is calibrated for the bundled model (decision 0014); with
+a different model, the relevance of memories with a vector is unknown (NaN).
 
 Shapes: q words of the query, n memories.
 """
@@ -66,7 +66,7 @@ _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
 _TOKENS_PER_CHANCE = 30.0  # assumed length of a text that may match by chance, about one message
 _LEAST_TOKENS = 16  # shorter memories are not discounted
-_SHRINKAGE = 8.0  # discounts rarity matched by chance, as a multiple of the square root of the query's rarity
+_SHRINKAGE = 8.0  # discount for rarity matched by chance, as a multiple of the square root of the query's rarity
 
 
 class Line(NamedTuple):
@@ -157,8 +157,8 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
     """Return which of `slots` (n,) continue one of the `known` (n, r) memories `around` them (n, r).
 
-    A memory continues a neighbour if both belong to the same run, or if the neighbour is a question like the query and
-    directly precedes the memory.
+    A memory continues a neighbour if both belong to the same run, or if the neighbour is a question similar to the
+    query and directly precedes the memory.
     """
     view, reach = search.view, around.shape[1] // 2
     found = np.zeros(slots.shape, dtype=np.bool_)
@@ -244,7 +244,7 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
 
 
 def credit(cosines: Scores) -> Scores:
-    """Return what share (n,), 0 to 1, of other memories' evidence counts for each memory, or 1 if it has no vector."""
+    """Return the share (n,), 0 to 1, of other memories' evidence that counts for each, or 1 without a vector."""
     found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
     return found
 

@@ -31,7 +31,7 @@ def judged(found: Candidates, search: Search, judge: Judge) -> tuple[Candidates,
     """Return the candidates that the judge selects, in its order, and the judgement.
 
     Without a judge (`Query.pool`), returns the candidates and None. If there is no selection, returns the best
-    candidates by score and None, and records the reason in the deadline.
+    candidates by score and None, and passes the reason to `deadline.degrade`.
     """
     if not search.query.pool:
         return found, None

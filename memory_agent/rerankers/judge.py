@@ -85,7 +85,7 @@ class Judge:
             self._selections.clear()
 
     def select(self, query: str, candidates: Sequence[Snippet], timeout_s: float) -> Verdict:
-        """Return the reranker's selection, or a fault after an error or `timeout_s`. Never raises."""
+        """Return the reranker's selection, or a fault after an error or a timeout. Never raises."""
         key = _digest(query, candidates)
         with self._guard:
             reranker, known = self._reranker, self._selections.get(key)

@@ -47,7 +47,10 @@ class EventReader:
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
-        """Return the memory of `event` by the row `signal`, or why `event` is dropped. Raises `UnhandledEventError`."""
+        """Return the memory made from `event` according to the row `signal`, or why `event` is dropped.
+
+        Raises `UnhandledEventError`.
+        """
         if not isinstance(event.payload, dict):
             raise UnhandledEventError(event.event_id, "payload: not an object")
         try:

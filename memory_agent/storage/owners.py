@@ -110,7 +110,7 @@ def named_owner(event: bytes) -> str | None:
 
 
 def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
-    """Return the run, session and owner that a quarantined `system` event names, as an event, or None."""
+    """Return an event with the run, session and owner that a quarantined `system` event names, or None."""
     if entry.seq is not None or publisher_of(entry.source).user_id is not None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The databases of a store, and a consistent snapshot that reads them.
+"""The databases of a store, and a consistent snapshot of them.
 
 n = number of rows, d = dimensions of a vector, p = passages of a text.
 """

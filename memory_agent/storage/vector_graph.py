@@ -107,7 +107,7 @@ class VectorGraph:
                 self._thread.start()
 
     def search(self, query: npt.NDArray[np.int8], limit: int) -> tuple[Slots, Mask] | None:
-        """Return the slots nearest to `query` (d,) and all slots in the graph, or None if it is busy or fails."""
+        """Return the slots nearest to `query` (d,) and all slots in the graph; None if the graph is busy or fails."""
         if not self.is_ready:
             return None
         with holding(self._using, _PATIENCE_S) as is_held:
@@ -128,7 +128,7 @@ class VectorGraph:
         if thread is not None:
             thread.join()
         with self._starting:
-            self._source = None  # otherwise, a reference cycle keeps view and graph until the next garbage collection
+            self._source = None  # otherwise, a reference cycle keeps both until the next garbage collection
 
     def _is_due(self, vectors: Vectors) -> bool:
         """Whether there are enough new vectors to add; if not, the graph is ready."""

@@ -394,7 +394,7 @@ def greatest_with_signs(queries: Bytes, signs: Bits, starts: npt.NDArray[np.int6
     """Return the greatest inner products of `queries` (q, d) with rows of +1 and -1, in each group of rows: (g, q).
 
     The rows are bits (m, b), 1 for +1 and 0 for -1; the groups start at `starts` (g,). The product with a row of signs
-    is twice the product with its bits, minus the sum of the query.
+    is twice the product with its bits, minus the sum of the query's components.
     """
     ones = np.unpackbits(signs, axis=1).view(np.int8)
     packed = numkong.dots_pack(queries, "int8")  # 7 times as fast as unpacked, for 8 queries

@@ -41,7 +41,7 @@ _BY_PIP = ("pip", "setuptools")
 
 
 def measure(pythons: list[str]) -> dict[str, Any]:
-    """Return the figures of each form with each installed version of Python."""
+    """Return the figures for each form with each installed version of Python."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "build", "--outdir", folder, _ROOT], check=True, capture_output=True)
         (wheel,) = Path(folder).glob("*.whl")

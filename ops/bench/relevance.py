@@ -2,8 +2,8 @@
 
 Each store is asked its own questions and as many questions of the data set's other stores, through `Memory`, without a
 threshold. The answer to another store's question should be empty ("refused"), and the evidence for the store's own
-questions should be kept ("kept", a share of recall@10). Data sets have equal weight, as do own and other questions.
-Then small stores are sampled from all sets (`store_sizes`).
+questions should be kept ("kept", a share of recall@10). Data sets have equal weight, and so do a store's own questions
+and those of other stores. Then small stores are sampled from all sets (`store_sizes`).
 
     python -m ops.bench.relevance --data FOLDER      half an hour; writes ops/bench/relevance.md and relevance.png
 

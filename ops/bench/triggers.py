@@ -2,7 +2,7 @@
 
 One conductor subscribes to its user's blocks, from a real daemon with a filled store. Messages are sent one at a time,
 with pauses, both while the daemon is idle and while it ingests 250 of the user's findings per second. For every second
-text, a caller recalls instead. The difference is the cost of the path through relay and reactor.
+text, a recall is measured instead. The difference is the cost of the path through the relay and the reactor.
 
 To run only this benchmark: `python -m ops.bench.triggers [--quick]`.
 """
@@ -62,7 +62,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts: list[str]) -> dict[str, list[float]]:
-    """Return the milliseconds from each ack to its block (if it arrived), and of the recalls of every other text."""
+    """Return the milliseconds from acks to blocks that arrived and, for every second text, those of a recall."""
     pauses = random.Random(len(texts))
     took: dict[str, list[float]] = {"block_ms": [], "recall_ms": []}
     for place, text in enumerate(texts):

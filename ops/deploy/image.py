@@ -145,7 +145,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="memory-image-") as name:
         folder = Path(name)
-        folder.chmod(0o755)  # the container's user passes through it
+        folder.chmod(0o755)  # the container's user must be able to traverse it
         builder = Builder(folder)
         if given.base is None:
             builder.make_base(folder)

@@ -1,8 +1,8 @@
 """Measures two projects in one memory: whether teaching B destroys gains from A, and whether teaching A harms B.
 
 A user's memory contains two conversations. One learner is taught A and then B; a second learner, on the same memory, is
-taught only B. Both projects' repeated questions are measured, and all of B's test questions after teaching only A.
-Every result is the difference from the same questions with learning off.
+taught only B. Both projects' repeated questions are measured. After only A has been taught, all of B's test questions
+are measured too. Every result is the difference from the same questions with learning off.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moments(msgspec.Struct, frozen=True, kw_only=True):
-    """The recall at 5 of each of a job's questions, by moment."""
+    """The recall at 5 for each question of a job, at each moment."""
 
     arm: str
     seed: int

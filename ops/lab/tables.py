@@ -173,7 +173,7 @@ def _recurring_row(part: RecurringSummary) -> Row:
 
 
 def print_first_week(report: Sequence[FirstWeek]) -> None:
-    """Print how soon the gate opens."""
+    """Print when the gate opens for new users."""
     print_table("the gate of new users", _FIRST_WEEK, [_first_week_row(part) for part in report])
 
 

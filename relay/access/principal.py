@@ -40,7 +40,10 @@ class Origin(NamedTuple):
 
 
 class Principal(NamedTuple):
-    """The holder of a key, for all users if `user_id` is None. `groups`: `org:NAME` and `tier:NAME`, as in policies."""
+    """The holder of a key, which is for all users if `user_id` is None.
+
+    `groups`: `org:NAME` and `tier:NAME`, as in policies.
+    """
 
     key_id: str
     user_id: str | None

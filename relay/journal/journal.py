@@ -485,7 +485,7 @@ class Journal:
             self._sealing.require_keys()
 
     def _require_copy(self) -> None:
-        """Raise `CopyUnavailableError` if the last `flush_copy` failed, so that few events are uncopied at a time."""
+        """Raise `CopyUnavailableError` if the last `flush_copy` failed, to limit the number of uncopied events."""
         if self._uncopied:
             raise errors.CopyUnavailableError(f"the copy of the journal cannot be written: {self._uncopied}")
 
