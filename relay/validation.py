@@ -1,6 +1,6 @@
 """Validates event fields (ids, user ids, timestamps, JSON values) and group names. Pure.
 
-Unlike msgspec, rejects NaN, lone surrogates and names that are unsafe for folders.
+Unlike msgspec, rejects NaN, lone surrogates and names that are unsafe as folder names.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def validate_timestamp(value: object, now: datetime, max_future_s: float) -> dat
 
 
 def validate_object(field: str, value: object, max_depth: int) -> dict[str, Any]:
-    """Return a JSON object of any content, or an empty object for None.
+    """Return a JSON object with any content, or an empty object for None.
 
     Raises `MalformedEventError` with the path of a value that JSON or MessagePack cannot represent, or that is nested
     deeper than `max_depth`.

@@ -89,7 +89,7 @@ def from_bytes(data: bytes) -> Learner:
 
 
 def whole_body(data: bytes) -> bytes:
-    """Return the bytes that the checksum covers, even for a former version. Raises `DamagedStateError`."""
+    """Return the bytes that the checksum covers, even for an earlier version. Raises `DamagedStateError`."""
     head = len(_MAGIC) + 2
     if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") not in (VERSION, *_FORMER):
         raise DamagedStateError("checkpoint: unknown version, or not a checkpoint")
@@ -100,7 +100,7 @@ def whole_body(data: bytes) -> bytes:
 
 
 def is_former(data: bytes) -> bool:
-    """Return whether a former version wrote these bytes, which `from_bytes` rejects even if they are intact."""
+    """Return whether an earlier version wrote these bytes, which `from_bytes` rejects even if they are intact."""
     return data.startswith(tuple(_MAGIC + version.to_bytes(2, "big") for version in _FORMER))
 
 

@@ -63,7 +63,7 @@ class Baselines:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, including if the version differs."""
+        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         baselines = cls()
         try:
             state = _decoder.decode(data)

@@ -207,7 +207,7 @@ def encrypt_user(folder: Path, settings: Settings, key: UserKey, report: Report)
 
 
 def _plain_index(environment: Environment, user_id: str, settings: IndexSettings) -> str:
-    """Return the index of a user if it stores vectors unencrypted, or "". Raises `SettingsError` if it must not."""
+    """Return a user's index if it stores vectors unencrypted, or "". Raises `SettingsError` if it must not."""
     with environment.read() as transaction:
         engine = engine_named(Snapshot(transaction))
     if encrypts(engine):

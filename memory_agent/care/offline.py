@@ -148,7 +148,7 @@ def _open(
 
 
 def forgotten_events(data_dir: Path, user_id: str) -> Callable[[str], bool]:
-    """Return a predicate of event ids: whether the event's memory was forgotten and not stored again.
+    """Return a predicate on event ids: whether the event's memory was forgotten and not stored again.
 
     Reads only the history of erasures, so it may run while a daemon runs. Raises `StoreError`.
     """
@@ -274,10 +274,10 @@ def _erase_absent(
 def erase_events_of(
     data_dir: Path, settings: Settings, user_id: str, intent: Intent, now: datetime, *, dry_run: bool = False
 ) -> Erased:
-    """Erase the events of an intent from the journal, including events of `system` about its session and runs."""
+    """Erase the events in an erasure intent from the journal, and events of `system` about its session and runs."""
     among = keys_of(intent.session_id, intent.run_ids)
     wanted = request.erasable(user_id, intent)
-    if user_id == SHARED_USER:  # events of shared items quote fingerprints
+    if user_id == SHARED_USER:  # events about shared items contain fingerprints, not ids
         wanted = msgspec.structs.replace(wanted, quoted=frozenset(fingerprint(user_id, one) for one in wanted.quoted))
     return erase_events(data_dir, settings, wanted, now, among, dry_run=dry_run)
 

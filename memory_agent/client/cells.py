@@ -1,4 +1,4 @@
-"""Spreads users over several daemons (cells): which cell has a user, and a publisher for all cells.
+"""Spreads users over several daemons (cells): finds the cell of a user, and publishes to all cells.
 
 A user's cell is the one with the greatest XXH3 hash (64 bits, unsigned, seed 0) of the cell's name, a zero byte and the
 user id. A cell that is added takes about 1/n of the users, and no others move. Rejected: weights, because logarithms

@@ -17,8 +17,8 @@ from memory_agent.verbs.table import BY_METHOD, Call
 def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
     """Join the Ray cluster of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
 
-    `ray.init` itself would replace loopback addresses with the external one. Raises `UnavailableError` for a daemon
-    without Ray, and if Ray was imported before this package without token mode (`RAY_AUTH_MODE=token`).
+    `ray.init` itself would replace loopback addresses with the external one. Raises `UnavailableError` if the daemon
+    does not use Ray, or if Ray was imported before this package and without token mode (`RAY_AUTH_MODE=token`).
     """
     layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
     with MemoryClient(data_dir=data_dir, token=layout.token()) as client:  # only the folder's owner may join
@@ -75,7 +75,7 @@ class ActorMemoryProvider(MemoryMethods):
             return decode_reply(reply, call.verb.result)
         except NothingSharedError:  # only the daemon creates the store of shared items
             return self._client.send(call)
-        except HostDiedError:  # the user has left this host, so nothing was done
+        except HostDiedError:  # the user was moved off this host, so nothing was done
             self._address = None
             return decode_reply(self._reply(call), call.verb.result)
 

@@ -31,7 +31,7 @@ class Deliveries:
     """
 
     def __init__(self, folder: Path, most_crashes: int) -> None:
-        """Read and remove what the former process left in `folder`."""
+        """Read and remove what the previous process left in `folder`."""
         folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._most_crashes = most_crashes

@@ -28,7 +28,7 @@ MOST_PASSAGES = 16
 OVERLAP = 32  # tokens that a passage shares with the previous one
 MOST_TEXT_WORDS = 40  # per memory; 32 lose 1.4 points of R@10 on long reports, and gain 2 on messages
 MOST_QUERY_WORDS = 64
-_LETTERS = 12  # maximum letters of a word that count when words are selected
+_LETTERS = 12  # the maximum number of a word's letters that count when words are selected
 
 Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -36,7 +36,7 @@ Bits = npt.NDArray[np.uint8]
 
 
 class Words(NamedTuple):
-    """Occurrences of words in a text: token positions `begins` to `ends`, and `places`, the word's index in `names`."""
+    """Occurrences of words in a text: token positions `begins` to `ends`; `places`, each word's index in `names`."""
 
     names: tuple[str, ...]
     begins: Ints

@@ -72,7 +72,7 @@ class Forgetting:
             return self._run_records.expire(batch, now)
 
     def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of other values that `memories` deletes along with these memories."""
+        """Return the ids of other values that are deleted along with these memories."""
         return []
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:

@@ -75,7 +75,7 @@ class PgvectorIndex:
         self._other: _Connection | None = None  # of `compact`
         self._is_interrupted = False
         self._opening = ""  # of the last position that was set
-        self._passages = 0  # an upper bound; the table is counted again before a graph is built
+        self._passages = 0  # an upper bound; the table's rows are counted again before a graph is built
         self._table = _identifier(of.settings, _table_of(of.user_id))
 
     @property
@@ -285,7 +285,7 @@ class PgvectorIndex:
 
 
 class _Database:
-    """This process's connection to a database, shared by all indexes with the same settings, one at a time."""
+    """This process's connection to a database: all indexes with the same settings share it, one at a time."""
 
     _opened: ClassVar[dict[IndexSettings, _Database]] = {}
     _opening = threading.Lock()

@@ -1,4 +1,4 @@
-"""Access to the store of shared items: through its host's socket, or directly on the files if there is no daemon.
+"""Access to the store of shared items: through its host's socket, or directly to its files if there is no daemon.
 
 The first write creates the store's folder. While the host does not respond, one request waits for it and the others
 fail fast.
@@ -42,7 +42,7 @@ def creates_store(ask: SharedRequest[Any]) -> bool:
 
 
 def answer_without_store(ask: SharedRequest[Any]) -> Any:
-    """Return the answer to a read if there is no store. Raises `InvalidInputError` if the read names an item."""
+    """Return the answer that a read gets if there is no store. Raises `InvalidInputError` if the read names an item."""
     if isinstance(ask, _UNKNOWN):
         raise InvalidInputError("item_id", "is not a shared item that this user may see")
     if isinstance(ask, requests.Unpublish):

@@ -35,7 +35,7 @@ class LearningEngine(Protocol):
         ...
 
     def adapt(self, query: Embedding) -> Adaptation | None:
-        """Return the effect on the ranking of a query, (d,) of unit length, or None. `sona.Adaptation.of` makes one.
+        """Return how to adapt the ranking for a query, (d,) of unit length, or None. `sona.Adaptation.of` makes one.
 
         Memories and lessons are identified by their numbers in the lessons.
         """

@@ -1,7 +1,7 @@
 """How a learner reached its state: the gate after each lesson, and the memories with the most credit.
 
 Both follow from the lessons' facts, so nothing more is stored. The gate is replayed; the result differs from the
-learner's own gate only after lessons were revised or forgotten, and until the learner relearns.
+learner's own gate only if lessons were revised or forgotten and the learner has not relearned since.
 """
 
 from __future__ import annotations

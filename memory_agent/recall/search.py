@@ -47,7 +47,7 @@ from memory_agent.tracing import current_span
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
 
-_FIRST_REACHING, _FURTHER = 1_000, 8  # memories above a floor that are first requested from an index; growth factor
+_FIRST_REACHING, _FURTHER = 1_000, 8  # number of memories above a floor first requested from an index; growth factor
 
 
 BeginShared = Callable[[Query, SentVector | None], PendingItems | None]
@@ -83,7 +83,7 @@ class Search(msgspec.Struct, frozen=True):
     mask: Mask | None
     bm25: Scores
     cosines: Cosines | None
-    asked: Asked | None  # None if the query asks for no kind of memories
+    asked: Asked | None  # None if the query asks for no particular kind
     shared: PendingItems | None  # the search of shared items that began with this one
 
     @property

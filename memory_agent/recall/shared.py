@@ -22,8 +22,8 @@ an item would disappear from these answers once it is proven (decision 0024).
 
 Items of class 4 whose scores are within a tenth of the best score have equal chances of the class's places. They are
 drawn with the same key and listed by score. Each item has its own random number, so an additional item lowers the
-chances of all others equally. Items with a released mean below the prior come after the other items of class 4, in the
-same draw.
+chances of all others equally. Items with a released mean below the prior are drawn in the same way, after the other
+items of class 4.
 
 Local memories keep the order of their ranking within a class. Shared items are ranked by `sona_score`. Without shared
 items, the local answer is unchanged.
@@ -63,7 +63,7 @@ _HEAD_CHARS = 64
 def with_shared(
     result: RecallResult, shared: PendingItems | None, query: Query, words: Sequence[str], deadline: Deadline
 ) -> RecallResult:
-    """Merge shared items into an answer of the user's own memories; `words` are the query's.
+    """Merge shared items into an answer that contains the user's own memories; `words` are the query's.
 
     If the items are late or their store is unavailable, records the reason in the deadline.
     """
@@ -89,7 +89,7 @@ def merged(
     key: str,
     cut_off: float,
 ) -> tuple[RetrievedMemory, ...]:
-    """Return at most `top_k` memories of both tiers, by class; without items, the local memories unchanged.
+    """Return at most `top_k` memories from both tiers, by class; without items, the local memories unchanged.
 
     A shared item with the same words as local memories is folded into them; they get its `shared` and remain local. Of
     shared items with the same words, the better proven one is retained or, in a tie, the earlier one. Kind and title

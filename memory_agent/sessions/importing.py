@@ -83,7 +83,7 @@ class SessionImport:
         )
 
     def events(self, *, is_growing: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the new events. With `is_growing`, incomplete ends of files are left to the next call."""
+        """Yield the new events. With `is_growing`, incomplete ends of files are left for the next call."""
         self._find()
         todo = [one for one in self._transcripts.values() if one.has_news]
         total = sum(one.size_bytes for one in self._transcripts.values())

@@ -1,4 +1,4 @@
-"""All settings: a struct for each table (`tables`), and reading them (`loading`). Read `tables` first.
+"""All settings: a struct for each table (`tables`), and the code that reads them (`loading`). Read `tables` first.
 
 Settings are read once, in an entry point, and each part receives only its own struct.
 """

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class NextVectors(msgspec.Struct, kw_only=True):
-    """The embedder that will replace the current one. `rejected`: the memories it rejects if too many, else 0."""
+    """The embedder that will replace the current one. `rejected`: how many memories it rejects, if too many; else 0."""
 
     stamp: str
     words_stamp: str = ""
@@ -355,7 +355,7 @@ def decode_entry(change: int, value: bytes) -> LogEntry:
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
         raise StoreDamagedError(f"change {change} is not a valid log entry")
     op, row = OPS[body[0]], row_number(body[1:_PLACE_BYTES])
-    # In stores of version 0.1.0, the entry of a text update also contains the previous words.
+    # In stores of version 0.1.0, the entry for a text update also contains the previous words.
     return LogEntry("reword" if op == "update" and len(body) > _PLACE_BYTES else op, row)
 
 

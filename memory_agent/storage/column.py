@@ -148,7 +148,7 @@ class Sorted(NamedTuple):
         return Sorted(np.insert(self.values, places, added.values), np.insert(self.positions, places, moved))
 
     def find(self, values: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> list[Positions]:
-        """For each of `wanted`, return its positions among all values (n,) of the column, ascending."""
+        """Return, for each wanted value, its positions among all values (n,) of the column, in ascending order."""
         starts, ends = (np.searchsorted(self.values, wanted, side).tolist() for side in ("left", "right"))
         found = [self.positions[start:end].astype(np.int64) for start, end in zip(starts, ends, strict=True)]
         k = len(self.values)

@@ -1,4 +1,4 @@
-"""Open LMDB environments, users' records and encryption keys, with the errors of `memory_agent.errors`."""
+"""Open LMDB environments, users' records and encryption keys, raising the errors in `memory_agent.errors`."""
 
 from __future__ import annotations
 

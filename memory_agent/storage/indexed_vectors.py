@@ -3,7 +3,7 @@
 Replaces `passages.PassageVectors`. The engine finds candidates, and their exact cosines are computed from the vectors
 in the store. If few slots pass the filter, all their vectors are read from the store instead, so the search is exact.
 
-n = number of slots, k and m = number of slots passed, d = dimensions, p = passages of a memory.
+n = number of slots, k and m = numbers of slots passed, d = dimensions, p = passages of a memory.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class IndexedVectors:
         return {"held": self._held.view(), "ndim": np.array([self._ndim])}
 
     def graph_writer(self) -> GraphWriter:
-        """Return a function that removes the file of the built-in index's graph."""
+        """Return a function that removes the built-in index's graph file."""
         return lambda path, _: path.unlink(missing_ok=True)
 
     def close(self) -> None: ...

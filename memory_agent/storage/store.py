@@ -110,7 +110,7 @@ class Store:
                     batch.count(counter, number)
                 yield batch
                 batch.finish()
-            with self._touching:  # set before `state`, because a reader of a new `lessons_version` must find its runs
+            with self._touching:  # set before `state`: whoever reads a new `lessons_version` must find its runs
                 self._taught |= dict.fromkeys(batch.taught)
                 self._tallies -= tallies
                 self.state = batch.state
@@ -122,13 +122,13 @@ class Store:
             yield Snapshot(transaction)
 
     def touch(self, rows: Iterable[int], now: datetime) -> None:
-        """Count a recall of each row. Does no I/O: the counts are written with the next batch, or by `close`."""
+        """Count one recall for each row. Does no I/O: the counts are written with the next batch, or by `close`."""
         with self._touching:
             for row in rows:
                 self._touches[row] = (self._touches.get(row, (0, now))[0] + 1, now)
 
     def note_recall(self, note: RecallNote) -> None:
-        """Add the note of a recall. Does no I/O, like `touch`."""
+        """Add a recall's note. Does no I/O, like `touch`."""
         with self._touching:
             self._notes[note.recall_id] = note
             if len(self._notes) > _MOST_WAITING:
@@ -158,7 +158,7 @@ class Store:
         return bool(self._notes)
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
-        """Return the memory in `row`, or None, with recalls that are not written yet."""
+        """Return the memory in `row`, or None; its recalls include those not yet written."""
         return self.records((row,), with_embedding)[0]
 
     def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:

@@ -162,7 +162,7 @@ def _seconds(run: Run, texts: list[str]) -> tuple[float, float]:
 
 
 def _texts(count: int, seed: int) -> list[str]:
-    """Return distinct texts of the length of dialogue turns: 34 tokens on average, 5 % over 80."""
+    """Return distinct texts as long as dialogue turns: 34 tokens on average, 5 % over 80."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(3.25, 0.6, count), 3, 240).astype(int)
     return [f"{seed} {i} " + " ".join(rng.choice(_WORDS.split(), length)) for i, length in enumerate(lengths)]

@@ -1,9 +1,10 @@
 """Measures the cost of the processes between a caller and a memory, and how recall and ingest scale with the number of
 hosts.
 
-Compares an empty call through a Ray actor and through the host's socket, a recall through RPC and in process (in units
-of one query embedding), and daemons with one host and with two under the load of several users' clients. Also reports
-the processor time that a recall takes in each process. Variants alternate, and no question is repeated.
+Compares an empty call through a Ray actor with one through the host's socket, and a recall through RPC with one in
+process (in units of one query embedding). Also compares daemons with one host and with two under the load of several
+users' clients. Reports the processor time that a recall takes in each process. Variants alternate, and no question
+is repeated.
 
 To run only this benchmark: `python -m ops.bench.hosts [--quick]`.
 """

@@ -92,7 +92,7 @@ def _measure_one(folder: Path, embedder: Embedder, made: list[dict[str, Any]], t
 
 @contextmanager
 def _coming_in(memory: Memory, left: list[dict[str, Any]]) -> Iterator[list[int]]:
-    """Ingest from `left` at the fixed rate while the `with` block runs; yield a one-item list with the number."""
+    """Ingest from `left` at the fixed rate while the `with` block runs; yield the number ingested, in a list."""
     came_in = [0]
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Measures requests to users with many memories while these users move between the machines of a cluster, and the time
+"""Measures requests for users with many memories while these users move between the machines of a cluster, and the time
 until they answer again after a machine is killed.
 
 A daemon and two machines that joined it run as processes on this machine, with loopback addresses. Clients recall and
@@ -47,7 +47,7 @@ _USERS = 12
 _ADDRESSES = {"one": "127.0.0.3", "two": "127.0.0.4"}
 _LEAVES = 4
 _KILLS = 4
-_PAUSE_S = 0.5  # between two requests of a client, on average
+_PAUSE_S = 0.5  # between a client's requests, on average
 _EVENTS_PAUSE_S = 1.0
 _WRITES = 0.25  # the share of requests that write
 _CLIENTS_PER_USER = 1
@@ -259,7 +259,7 @@ class Machines:
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the latencies of requests while users with copies of `store` move, and after machines were killed."""
+    """Return the latencies of requests while users with copies of `store` move, and after machines are killed."""
     with ExitStack() as stack:
         machines = Machines(stack, store)
         load, names = machines.load, list(_ADDRESSES)
@@ -322,7 +322,7 @@ def _met(answered: list[Answered], moves: list[Move]) -> list[Answered]:
 
 
 def _killed(kills: list[Kill], answered: list[Answered]) -> dict[str, Any]:
-    """Return the times until detection, and from there to the first answer of each user."""
+    """Return the times until detection, and from then until each user's first answer."""
     first_s = []
     for kill in kills:
         for user in kill.users:

@@ -418,7 +418,7 @@ def _late(reader: _Reader) -> Iterator[str]:
 
 def _scores(reader: _Reader) -> Iterator[str]:
     def first(arm: str, order: str, which: str, epoch: int | None = None) -> str:
-        """Return the percentage of searches after an epoch, by default the last, whose first item is `which`."""
+        """Return the percentage of searches whose first item is `which`, after an epoch (by default the last)."""
         every = reader.searches(arm, epoch)
         return f"{100 * np.mean([getattr(one, which).get(order, False) for one in every]):.0f}"
 

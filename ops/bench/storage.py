@@ -1,4 +1,4 @@
-"""Measures one user's store as it grows: the cost of ingest, the slowest batch, and its size in memory and on disk.
+"""Measures one user's store as it grows: the cost of ingest, the slowest batch, and the size in memory and on disk.
 
 Ingest is measured with `Memory.ingest` and precomputed vectors, which excludes embedding. Resident memory is measured
 in a separate process that opens the folder and recalls, minus the memory of a process with an empty folder. The

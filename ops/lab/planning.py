@@ -64,7 +64,7 @@ class PlannerJob:
 class RunFigures(NamedTuple):
     """The shares of runs of the same task, and of successful runs, in first place and among the top three.
 
-    `worked_1` is 1 if the first run is of the same task and succeeded, and 0 otherwise.
+    `worked_1` is 1 if the first run belongs to the same task and succeeded, and 0 otherwise.
     """
 
     same_task_1: float
@@ -216,7 +216,7 @@ def _planning(own: Sequence[Requested], similarity: Sequence[Requested], group: 
 
 
 def _hours() -> Iterator[datetime]:
-    """Yield times one hour apart, without end."""
+    """Yield times one hour apart, endlessly."""
     now = _START
     while True:
         yield now

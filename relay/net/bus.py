@@ -15,7 +15,7 @@ from relay.net import zeromq
 from relay.net.zeromq import AsyncSocket, CurveAuthenticator, Frames, Limits, Message, PlainSocket, Socket, Waker
 
 _LINGER_MS = 1_000
-_REPLIES = 256  # unread replies of one peer, which may send many requests at once
+_REPLIES = 256  # unread replies to one peer, which may send many requests at once
 _REQUEST_BYTES = 20 << 20  # an event may be up to 16 MiB
 _REPLY_BYTES = 64 << 20
 _DOORBELLS = 10
@@ -114,7 +114,7 @@ def _message(number: int, frames: Sequence[Any]) -> Message:
 
 
 class CollectorSocket:
-    """A SUB socket for all messages of plain PUB emitters. Not thread-safe."""
+    """A SUB socket for all messages from plain PUB emitters. Not thread-safe."""
 
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
         """Bind and connect; disconnect peers that send a frame above `max_bytes`. Raises `RelayUnavailableError`."""
@@ -156,7 +156,7 @@ class _Client(ABC, Generic[Socket]):
 
     def reconnect(self) -> None:
         """Drop all queued messages in both directions, and connect again."""
-        former, self._socket = self._socket, self._connected()  # an interrupt leaves one of the two in place
+        former, self._socket = self._socket, self._connected()  # after an interrupt, `_socket` is one of the two
         former.close()
 
     def close(self) -> None:
