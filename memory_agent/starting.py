@@ -2,7 +2,7 @@
 
 The daemon inherits only the variables that it needs. Its standard input is the locked file `run/start.lock`, so that no
 other client starts a daemon until `serve` holds the folder or has ended. Its options are stored, so that hooks can
-start it again after it stopped because it was idle.
+start it again after it has stopped because it was idle.
 """
 
 from __future__ import annotations

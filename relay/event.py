@@ -44,7 +44,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     extra: dict[str, Any] = {}
 
 
-ON_BEHALF_OF = "on_behalf_of"  # the field in which an event of `system` may name its owner
+ON_BEHALF_OF = "on_behalf_of"  # the field in which an event published under `system` may name its owner
 AUDIENCE = "audience"
 """The field that holds the audience of an event about shared items: `public`, `org:NAME` or `tier:NAME`."""
 _IDS = ("session_id", "actor_id", "thread_id", "channel_id", "agent_id", "correlation_id")

@@ -1,4 +1,4 @@
-"""The messages of the bus as frames: requests, replies, acks, and messages of plain PUB emitters. Pure.
+"""The messages of the bus as frames: requests, replies, acks, and messages from plain PUB emitters. Pure.
 
 A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
 the client's token (empty if the connection proved a CURVE key). A reply has the first two. New fields are added at the
@@ -349,7 +349,7 @@ def decode_doorbell(frame: bytes) -> int:
 
 
 def event_in_frames(frames: Sequence[bytes]) -> bytes:
-    """Return the bytes of the event in a message of a plain PUB emitter.
+    """Return the bytes of the event in a message from a plain PUB emitter.
 
     Accepts `[topic, ..., payload]`, `[payload]`, and a single frame `topic payload`. Raises `MalformedEventError` for
     an empty message.

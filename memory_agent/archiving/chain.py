@@ -37,7 +37,7 @@ _position = struct.Struct(">QQ")
 
 
 class Restored(NamedTuple):
-    """The state that was restored. `continued` are the positions that are named by the bases in its chain."""
+    """The state that was restored. `continued` are the positions that the bases in its chain name."""
 
     position: Position
     digest: bytes
@@ -89,7 +89,8 @@ def parse_name(name: str) -> tuple[int, Kind] | None:
 
 
 def derived_name(number: int, file_name: str) -> str:
-    """Return the name of a copy of a derived file that contains no changes after the object `number`."""
+    """Return the name under which a copy of a derived file is stored; the copy contains no changes after the object
+    `number`."""
     return f"{number:012}.{file_name}"
 
 

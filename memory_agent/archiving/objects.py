@@ -91,7 +91,7 @@ class Objects:
     """The objects of one user or of the journal, in a folder for each epoch. Thread-safe; operations run one at a time.
 
     Every method raises `ArchiveUnavailableError` if the store fails or does not answer in time. Methods that read an
-    object raise `FileNotFoundError`.
+    object raise `FileNotFoundError` if it does not exist.
     """
 
     def __init__(self, files: Any, root: str, timeout_s: float, *, is_local: bool) -> None:
@@ -172,7 +172,7 @@ class Objects:
         self._remove([_folder(epoch) for epoch in epochs], recursive=True)
 
     def remove_before(self, epoch: int) -> None:
-        """Delete everything of earlier epochs. Durable on return. Idempotent."""
+        """Delete everything from earlier epochs. Durable on return. Idempotent."""
         self.remove_epochs([earlier for earlier in self.epochs() if earlier < epoch])
 
     def _remove(self, names: Sequence[str], *, recursive: bool) -> None:

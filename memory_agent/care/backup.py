@@ -81,7 +81,7 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    with suppress(OSError):  # a read-only or full disk does not make the backup worthless
+    with suppress(OSError):  # a read-only or full disk does not make the backup unusable
         note_copy(data_dir, "backup", target, None, now)
     return manifest
 

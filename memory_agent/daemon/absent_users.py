@@ -32,7 +32,8 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers recalls from a separate empty memory, so that other reads do not return them. For a single event loop."""
+    """Answers recalls from a separate empty memory, so that other reads do not return them. Must be used from a single
+    event loop."""
 
     def __init__(
         self,
@@ -58,8 +59,8 @@ class AbsentUsers:
     async def answer(self, user_id: str, verb: Verb, request: Request, rights: Rights = NO_RIGHTS) -> bytes | None:
         """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
 
-        Answers reads, and accepts feedback that names no memories for a recall answered here. Steps and ends of runs
-        raise `RunUnknownError`. A recall within a run is left to the user's memory, which must record it.
+        Answers reads, and accepts feedback that names no memories for a recall answered here. Recording a step or the
+        end of a run raises `RunUnknownError`. A recall within a run is left to the user's memory, which must record it.
         """
         if verb.name == "feedback":
             return self._feedback(user_id, decode(request.params, FeedbackParams))
@@ -106,7 +107,7 @@ class AbsentUsers:
         return result
 
     def _feedback(self, user_id: str, params: FeedbackParams) -> bytes | None:
-        """Accept feedback on a recall that found nothing, so that there is no memory to credit."""
+        """Accept feedback on a recall that found nothing and therefore has no memory to credit."""
         if params.used or self._recalls.get(params.recall_id) != user_id:
             return None
         feedback_payload(params.recall_id, params.used, params.quality, params.comment)

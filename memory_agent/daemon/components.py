@@ -1,4 +1,4 @@
-"""The components of a daemon that run in its own process, how they are connected, and in which order they start."""
+"""The components that run in the daemon's own process, how they are connected, and in which order they start."""
 
 from __future__ import annotations
 

@@ -115,7 +115,8 @@ class Dispatcher:
         return self._owners.owner(owner_keys(run_id, session_id))
 
     async def system_events_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """Return the numbers of this user's `system` events, of all runs and sessions or of the keys in `among`."""
+        """Return the numbers of this user's `system` events; with `among`, only for the runs and sessions with these
+        keys."""
         found: set[int] = set()
         after = 0
         while among is None or among:
@@ -128,7 +129,7 @@ class Dispatcher:
         return frozenset(found)
 
     async def system_quarantine_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """Like `system_events_of`, for quarantined events without a journal number; returns entry ids."""
+        """Like `system_events_of`, but for quarantined events without a journal number; returns entry ids."""
         found: set[int] = set()
         after = 0
         while (among is None or among) and (page := await self._journal.quarantined(after, _FETCH_EVENTS)):
@@ -148,11 +149,12 @@ class Dispatcher:
             self._learn(owner_keys(run_id, None), user_id)
 
     def lag(self) -> int:
-        """Return how far the last number read is ahead of the last number up to which all events are handled."""
+        """Return the lag: the last number read minus the last number up to which all events are handled."""
         return self.read_through - self._handled_through()
 
     def waiting(self) -> int:
-        """Return how many events wait to be ingested: at most 200 per user, and none in lanes that errors delay."""
+        """Return how many events wait to be ingested, counting at most 200 per user and none in lanes delayed by
+        errors."""
         return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
     @property
@@ -401,7 +403,7 @@ class Dispatcher:
         return self._below(lane.oldest_pending for lane in self._lanes.values())
 
     def _below(self, oldest: Iterable[int | None]) -> int:
-        """Return the highest number, up to the last one read, that is below all of `oldest` and the parked events."""
+        """Return the highest number read that is below every number in `oldest` and below every parked event."""
         below = [seq - 1 for seq in (*oldest, self._parking.oldest()) if seq is not None]
         return min([self.read_through, *below])
 

@@ -59,7 +59,8 @@ class RequestQuota:
 
 
 class ByteQuota:
-    """The bytes buffered for each user's requests (keys for all users count as one). For a single event loop."""
+    """The bytes buffered for each user's requests (keys for all users count as one). Must be used from a single event
+    loop."""
 
     def __init__(self, limit: int) -> None:
         """Share `limit` bytes; a user gets a quarter of them."""

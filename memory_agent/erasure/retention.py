@@ -86,7 +86,7 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: datetime | None
 
     def is_due(self, now: datetime, interval_s: float) -> bool:
-        """Whether a memory has expired and the last scan was at least `interval_s` ago, or has a future time."""
+        """Whether a memory has expired and the last scan was at least `interval_s` ago (or is dated in the future)."""
         was_lately = self.looked_at is not None and timedelta() <= now - self.looked_at < timedelta(seconds=interval_s)
         return self.next_at is not None and self.next_at <= now and not was_lately
 

@@ -1,7 +1,8 @@
-"""Asks a memory the questions of a history, and scores the items and sessions in the answers.
+"""Asks a memory the questions from a history, and scores the items and sessions in the answers.
 
-A memory that merges duplicate items counts for each of them, at one rank, so items merged by mistake would only raise
-recall. Therefore every metric is also computed for the shown items only; the true value lies between the two.
+A memory that merges duplicate items counts for each of them, at one rank, so merging items by mistake could only raise
+the measured recall. Therefore every metric is also computed for the shown items only; the true value lies between the
+two.
 
 Sessions are ranked by their best item. A question's evidence sessions are the sessions of its relevant items, each with
 the best grade of its items.
@@ -33,9 +34,9 @@ LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The scored answer to one question. `ranked` lists one item per memory, and `same` the duplicates merged into it.
 
-    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on. The prefix `session_` marks metrics of sessions, if the
-    evidence has sessions; the prefix `shown_` marks metrics that ignore `same`. `took_ms` is the latency that the
-    caller sees.
+    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on. The prefix `session_` marks metrics computed over sessions,
+    if the evidence has sessions; the prefix `shown_` marks metrics that ignore `same`. `took_ms` is the latency that
+    the caller sees.
     """
 
     user: str

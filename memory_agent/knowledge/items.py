@@ -58,7 +58,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Usage(NamedTuple):
-    """How many items an author has published, and their size."""
+    """How many items an author has published, and their total size."""
 
     items: int = 0
     size_bytes: int = 0
@@ -165,7 +165,7 @@ def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
 
 
 def check_item(record: MemoryRecord, data: bytes | None) -> None:
-    """Check an imported item and its attachment, by the rules for new items. Raises `InvalidInputError`."""
+    """Check an imported item and its attachment against the rules for new items. Raises `InvalidInputError`."""
     try:
         about = about_of(record)
     except (KeyError, msgspec.MsgspecError) as error:

@@ -59,7 +59,7 @@ class Transcript(ABC):
 
     @abstractmethod
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield the unread entries. If the file or folder `is_growing`, an incomplete end is left to the next call."""
+        """Yield the unread entries. If the file or folder `is_growing`, an incomplete end is left for the next call."""
 
 
 class LineTranscript(Transcript):
@@ -107,7 +107,7 @@ class LineTranscript(Transcript):
 
 
 class DocumentTranscript(Transcript):
-    """A JSON document, or the `conversations.json` in a ZIP archive. It is read again after any change."""
+    """A JSON document, or `conversations.json` in a ZIP archive. It is read again after any change."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
         super().__init__(path, make)
@@ -118,7 +118,7 @@ class DocumentTranscript(Transcript):
         return _state(self.path) != self._state
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """With `is_growing`, a document that ends early is left to the next call."""
+        """With `is_growing`, a document that ends early is left for the next call."""
         state = _state(self.path)
         self._reader = self._make()
         try:
@@ -207,7 +207,7 @@ def _guarded(read: Callable[[Data], Iterator[Found]], data: Data) -> Iterator[Fo
 
 @contextmanager
 def open_document(path: Path) -> Iterator[BinaryIO]:
-    """Open a document, or the `conversations.json` in a ZIP archive. Raises `OSError`, `BadZipFile` and `KeyError`."""
+    """Open a document, or `conversations.json` in a ZIP archive. Raises `OSError`, `BadZipFile` and `KeyError`."""
     if path.suffix != ".zip":
         with path.open("rb") as stream:
             yield stream

@@ -30,10 +30,10 @@ from relay.log import log
 
 ENGINE_BLOB = "index.engine"  # the blob that names the engine of a user's index, if it is not the built-in one
 
-_LEFT_BLOB = "index.left"  # set while a database may contain an unused table of the user
+_LEFT_BLOB = "index.left"  # set while a database may contain an unused table for the user
 
 _OPENINGS_BLOB = "index.openings"
-_MOST_OPENINGS = 32  # number of former openings kept; an index with an older one is filled again
+_MOST_OPENINGS = 32  # how many former openings are kept; an index with an older opening is filled again
 
 _STEP = 500  # memories written at once: 1 MB
 _OPENING_S = 1.0  # how long opening a store waits for the index
@@ -43,7 +43,7 @@ Report = Callable[[int, int], None]
 
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
-    """The openings of a store with an index. Copies of a store have the same changes only up to a certain number. So
+    """The openings of a store with an index. Copies of a store share their changes only up to a certain number. So
     `former` contains each earlier opening with the number of its last change.
     """
 
@@ -51,13 +51,13 @@ class _Openings(msgspec.Struct, frozen=True, array_like=True):
     former: tuple[tuple[str, int], ...] = ()
 
     def include(self, position: indexes.Position) -> bool:
-        """Whether all changes that an index includes are changes of this store."""
+        """Whether every change that an index includes is also in this store."""
         return position.opening == self.present or any(
             position.opening == one and position.applied <= last_change for one, last_change in self.former
         )
 
     def next(self, last_change: int, others: str) -> _Openings:
-        """Return the openings with a new one, a ULID of the current time that is greater than this one and `others`."""
+        """Return the openings and a new one: a ULID of the current time, greater than the present one and `others`."""
         least = max(self.present, others)
         name = max(str(ULID()), str(ULID.from_int(int(ULID.from_str(least)) + 1)) if least else "")
         former = (*self.former, (self.present, last_change)) if self.present else ()
@@ -267,7 +267,7 @@ class IndexFollower:
 
 
 def position_of(snapshot: Snapshot) -> indexes.Position:
-    """Return the position of an index that includes all changes of a store."""
+    """Return the position of an index that includes all changes to a store."""
     state, stored = snapshot.state, snapshot.blob(_OPENINGS_BLOB)
     return indexes.Position(
         lineage=state.lineage,
@@ -319,7 +319,7 @@ def engine_named(snapshot: Snapshot) -> str:
 
 
 def with_key(of: indexes.IndexOf, key: UserKey | None) -> indexes.IndexOf:
-    """Return `of` with the key of an encrypted store. Raises `EncryptionKeyMissingError`."""
+    """Return `of` with the file key if the store is encrypted. Raises `EncryptionKeyMissingError`."""
     return of._replace(secret=None if key is None else key.cipher("index").file_key)
 
 

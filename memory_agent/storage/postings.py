@@ -182,7 +182,7 @@ class Postings:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays) -> Self:
-        """Restore the index from saved `arrays`, which may be mapped. Raises `IndexDamagedError`."""
+        """Restore the index from saved `arrays`, which may be memory-mapped. Raises `IndexDamagedError`."""
         match arrays:
             case {
                 "offsets": np.ndarray() as offsets,
@@ -279,7 +279,7 @@ class Postings:
         self._tail, self._tail_size = _new_tail(), 0
 
     def _renumbered(self, renumbered: Slots, lengths: Lengths) -> Self:
-        """Return an index of slots with `lengths`, without dead postings. `renumbered` (n,): new slots or -1."""
+        """Return an index without dead postings, with the word counts `lengths`. `renumbered` (n,): new slots or -1."""
         self._merge()
         base = self._base
         slots = np.where(self._lengths.view() > 0, renumbered, -1)[base.slots]

@@ -2,8 +2,8 @@
 
 Words are runs of letters and digits, folded to lower case without diacritics. Scripts without spaces between words are
 split into overlapping pairs of letters. Terms are the indexed form of words: stems, as FTS5 finds them in English
-(`porter unicode61 remove_diacritics 2`). In another language of Latin letters, terms are prefixed with the language. A
-word of a query is expanded to its stems in every language of the store.
+(`porter unicode61 remove_diacritics 2`). In another language written in Latin letters, terms are prefixed with the
+language. A word of a query is expanded to its stems in every language of the store.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _is_special(text: str) -> bool:
 
 
 def _runs(text: str) -> list[str]:
-    """Return the `pieces` of a text of any script; the last piece of a run without spaces has two letters."""
+    """Return the `pieces` of a text in any script; the last piece of a run without spaces has two letters."""
     split, end = [], 0
     for found in _RUNS.finditer(text):
         split.append(text[end : found.start()])
@@ -195,7 +195,7 @@ def text_terms(words: Sequence[str], language: str) -> list[str]:
 
 
 def word_terms(folded: Sequence[str], languages: Iterable[str]) -> list[list[str]]:
-    """Return, for each folded word of a query, its terms in texts of these languages and of English."""
+    """Return, for each folded word of a query, its terms in these languages and in English."""
     found = [text_terms(folded, language) for language in ("", *languages)]
     return list(map(list, zip(*found, strict=True)))
 
@@ -219,8 +219,8 @@ def is_foreign(text: str) -> bool:
 def said_words(text: str) -> list[str]:
     """Return the words of `text` in order, without case, surrounding punctuation, articles and courtesies.
 
-    Signs, symbols and all other words are kept, so that "succeeded" and "almost succeeded", "-5" and "5" differ. If
-    nothing is left, returns all words, or the text itself.
+    Signs, symbols and all other words are kept, so that "succeeded" differs from "almost succeeded", and "-5" from "5".
+    If nothing is left, returns all words, or the text itself.
     """
     words = [word.strip(_PUNCTUATION) for word in unicodedata.normalize("NFC", text).casefold().split()]
     words = [word for word in words if word]

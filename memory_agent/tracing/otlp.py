@@ -1,4 +1,4 @@
-"""Exports spans to a collector (OTLP over HTTP), and makes the spans of a program's clients.
+"""Exports spans to a collector (OTLP over HTTP), and creates the spans for a program's clients.
 
 Only this file imports OpenTelemetry. A thread exports the spans from a bounded queue, so a missing or slow collector
 delays no request. A batch is sent again until the collector accepts or rejects it. While the queue is full, new spans
@@ -78,7 +78,7 @@ class SpanExport:
         self._collector.close()
 
     def _export_batch(self) -> bool:
-        """Export the oldest spans; return whether the collector accepted or rejected them for good."""
+        """Export the oldest spans; return True if the collector accepted or permanently rejected them."""
         batch = [self._waiting[place] for place in range(min(_BATCH, len(self._waiting)))]
         status, problem = self._collector.post(encode_spans(batch))
         is_settled = 200 <= status < 500 and status not in _TRANSIENT

@@ -41,7 +41,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     quotes: tuple[str, ...] = ()
 
     def to_event(self, user_id: str) -> dict[str, Any]:
-        """Return this user's event with the block. The id is derived from the cause, so each cause has one block."""
+        """Return the block as an event for this user. The id is derived from the cause, so each cause has one block."""
         digest = sha256(self.cause_event_id.encode(errors="surrogatepass")).hexdigest()[:32]
         return {
             "event_id": f"recalled-{digest}",

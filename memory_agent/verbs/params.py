@@ -127,7 +127,7 @@ class LeaveParams(Params, frozen=True, kw_only=True):
 
 
 class RecallParams(Params, frozen=True, kw_only=True):
-    """Parameters of `recall`. A query of several parts is sent as one text.
+    """Parameters of `recall`. A query with several parts is sent as one text.
 
     `usual_deadline`: whether the caller set no deadline; if so, the deadline in the daemon's settings applies if it is
     shorter than the request's deadline. Times on the wire are UTC, but days begin in the caller's zone, which

@@ -1,6 +1,6 @@
 """Measures one user's archive in a local folder: snapshots, increments, restorations, and their effect on batches.
 
-Two copies of a filled store take the same batches alternately; the changes of one are recorded and archived between
+Two copies of a filled store ingest the same batches alternately; the changes of one are recorded and archived between
 batches.
 
 To run only this benchmark: `python -m ops.bench --only archiving [--quick]`.
@@ -37,7 +37,7 @@ _MEGABYTE = 1e6
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures of an archive of `store`, which is not changed."""
+    """Return the figures for an archive of `store`; the store is not changed."""
     with tempfile.TemporaryDirectory(prefix="bench-archive-") as folder:
         return _measure_in(Path(folder), store)
 

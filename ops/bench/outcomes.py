@@ -1,4 +1,5 @@
-"""Measures the effect of outcomes on recall: whether the first run shown was successful, and is of the same task.
+"""Measures the effect of outcomes on recall: whether the first run shown was successful, and whether it belongs to the
+same task.
 
     python -m ops.bench.outcomes FOLDER     ten minutes; writes ops/bench/outcomes.md
 

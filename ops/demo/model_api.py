@@ -1,4 +1,4 @@
-"""Fakes three model APIs on loopback, so that coding agents run without a key or a model.
+"""Fakes three model APIs on loopback, so that coding agents can run without a key or a model.
 
 The fake plays a script: tool calls, one per request, and then an answer. The clients are real; `requests` are what a
 model would have received.

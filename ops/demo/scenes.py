@@ -71,7 +71,7 @@ def ask_before_planning(stage: Stage) -> None:
 
 
 def kill_in_the_middle(stage: Stage) -> None:
-    """Kill the first user's actor while the events of week three are being published, and recall again."""
+    """Kill the first user's actor while the events from week three are being published, and recall again."""
     host = f"user-{HEROINE}"
     victim = psutil.Process(stage.pid_of(host))
     with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
@@ -105,7 +105,7 @@ def kill_in_the_middle(stage: Stage) -> None:
 
 
 def ask_as_somebody_else(stage: Stage) -> None:
-    """Recall one user's query as the other user; check that the answer contains no memory of the first user."""
+    """Recall with one user's query as the other user; check that the answer contains no memory of the first user."""
     question = stage.story.request[0].text
     stage.screen.request(f"{OTHER} repeats {HEROINE}'s first request", question)
     shown = stage.client(OTHER).recall(question, _ALL).memories

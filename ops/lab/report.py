@@ -38,9 +38,10 @@ class Taught(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of one measurement. Shares are 0 to 1; differences are from learning off unless stated otherwise.
+    """The results of one measurement. Shares range from 0 to 1; differences are relative to learning off unless stated
+    otherwise.
 
-    `inputs` are the files' SHA-256 digests, by kind. `users` and `questions` are the numbers measured.
+    `inputs` are the files' SHA-256 digests, by kind. `users` and `questions` are how many were measured.
     """
 
     version: str

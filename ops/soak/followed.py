@@ -1,4 +1,5 @@
-"""Follows users' events over HTTP, as the page does, even across restarts. Checks that each comes once and in order."""
+"""Follows users' events over HTTP, as the page does, even across restarts. Checks that each arrives exactly once and in
+order."""
 
 from __future__ import annotations
 

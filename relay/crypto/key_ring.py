@@ -95,7 +95,7 @@ class KeyRing:
     def claim(self) -> None:
         """Make this the ring of its data folder unless the folder has a ring. Durable on return.
 
-        Raises `EncryptionKeyMissingError` (of `system`) if the data folder has a different ring, and `KeyFileError`.
+        Raises `EncryptionKeyMissingError` (for `system`) if the data folder has a different ring, and `KeyFileError`.
 
         >>> ring = KeyRing(Path("keys"), data_dir=Path("data"))
         >>> ring.claim()

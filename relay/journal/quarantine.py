@@ -1,7 +1,8 @@
 """The quarantine of a journal: bytes that are not an event, and events that could not be handled, with the reason.
 
-Entries are never evicted. A full quarantine rejects and counts further bytes. Events of the journal (`seq`) always fit.
-A source is the intake or consumer that quarantined the bytes, and the user. Equal bytes of a source are stored once.
+Entries are never evicted. A full quarantine rejects and counts further bytes. Events from the journal (`seq`) always
+fit. A source is the intake or consumer that quarantined the bytes, and the user. Equal bytes of a source are stored
+once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LIMITS = EventLimits(max_bytes=16 << 20)
 
 
 class Suspect(NamedTuple):
-    """Bytes or an event to quarantine. `seq` is set for an event of the journal."""
+    """Bytes or an event to quarantine. `seq` is set for an event from the journal."""
 
     data: bytes
     code: str

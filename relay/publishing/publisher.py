@@ -242,7 +242,7 @@ class Publisher:
 
     @property
     def _counts(self) -> tuple[int, int, int]:
-        """The numbers of events published, on the local disk, and only in memory."""
+        """The numbers of events that are published, on the local disk, and only in memory."""
         published = self._window.added - self._refilled + self._spooled
         spooled = self._spool.unreleased if self._spool is not None else 0
         return published, spooled, sum(not outgoing.spool_seq for outgoing in self._window)

@@ -1,5 +1,5 @@
-"""The page's static files. They are read for each request, and need no key. No name leads out of this folder
-(`_NAME`)."""
+"""The page's static files. They are read for each request, and need no key. No name refers to a file outside this
+folder (`_NAME`)."""
 
 from __future__ import annotations
 
