@@ -140,7 +140,7 @@ class Layout:
             return ""
 
     def make_token(self) -> str:
-        """Return the token of the key `local`, and create the key at the first start. Raises `KeyFileError`."""
+        """Return the token of the key `local`, and create the key on the first start. Raises `KeyFileError`."""
         from relay import ensure_local_key  # imported late, as below: a client on this machine only needs paths
 
         return ensure_local_key(self.data_dir)

@@ -120,7 +120,7 @@ class Answers:
 
 
 def _require(request: wire.Request, principal: Principal) -> None:
-    """Check the scope. Any user may read events about shared items, but only those for audiences of that user."""
+    """Check the scope. Any user may read events about shared items, but only those whose audience includes the user."""
     if isinstance(request, wire.Ping):
         return
     user_id = request.user_id if isinstance(request, wire.Fetch) else None

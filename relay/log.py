@@ -67,7 +67,7 @@ class _StandardError:
     """Standard error that ignores write errors, because a full disk must not stop a process. Unbuffered."""
 
     def __init__(self) -> None:
-        self.file: Path | None = None  # the file of standard error, replaced when full; None if it has none
+        self.file: Path | None = None  # the file that standard error is written to, replaced when full; or None
         self._guard = threading.Lock()
 
     def write(self, text: str) -> None:

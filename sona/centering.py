@@ -1,7 +1,7 @@
 """Subtracts the running mean of a user's queries from each query, so that their common part does not dominate scores.
 
-mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not centred: that reduces recall
-(measured). The caller is responsible for saving and locking.
+mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not centred: doing so reduces
+recall (measured). The caller is responsible for saving and locking.
 
 Shapes: d = dimensions of an embedding.
 """

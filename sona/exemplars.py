@@ -53,7 +53,7 @@ def worth(quality: float) -> float:
 def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: QueryCentering) -> Exemplar:
     """Return a credited lesson as an exemplar, centred by `queries` and `targets`.
 
-    The answer is y = unit(mean of unit(m - mu_m)), over the used memories m and weighted by their credits.
+    The answer is y = unit(mean of unit(m - mu_m)), over the used memories m, weighted by their credits.
     """
     centred = np.array([targets.centre(vector) for vector in lesson.vectors], dtype=np.float64)
     mean = np.asarray(lesson.credits, dtype=np.float64) @ centred

@@ -1,7 +1,7 @@
 """The copy of the relay's journal in the archive, and its restoration on another machine.
 
 There is no lease; instead, each write detects whether another machine has taken over (`restoration.take_over`). A relay
-first writes a snapshot of the whole journal, because other commands may have changed the closed file.
+first writes a snapshot of the whole journal, because other commands may have changed the file while it was closed.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Placements:
         return moved
 
     def note_archived(self, user_id: str, position: Position) -> None:
-        """Note the newest state of the archive. Becomes durable with `save` or `move`."""
+        """Set the newest known state of the user's archive. Becomes durable with `save` or `move`."""
         placement = self.of(user_id)
         is_newer = placement.archived is None or position > placement.archived
         if is_newer and position.epoch // EPOCHS_OF_ARCHIVE == placement.epoch:
@@ -63,7 +63,7 @@ class Placements:
             self._unsaved.add(user_id)
 
     def save(self, user_id: str) -> None:
-        """Write what was noted about a user whose memory was closed, and forget the user. Raises `StoreError`."""
+        """Write the unsaved placement of a user whose memory was closed, and forget the user. Raises `StoreError`."""
         placement = self._known.get(user_id)
         if placement is not None and user_id in self._unsaved:
             self._write(user_id, placement)
@@ -91,7 +91,7 @@ class Placements:
 
 
 def read_placement(folder: Path) -> Placement:
-    """Return the placement in a user's folder at home. Raises `StoreError` if its file is damaged."""
+    """Return the placement in a user's folder on the home node. Raises `StoreError` if its file is damaged."""
     file = folder / PLACEMENT_FILE
     try:
         return msgspec.json.decode(verify_checksum(file.read_bytes()), type=described(Placement))
@@ -102,5 +102,5 @@ def read_placement(folder: Path) -> Placement:
 
 
 def is_away(folder: Path) -> bool:
-    """Whether the user of this folder at home is on another node. Raises `StoreError`."""
+    """Whether the user with this folder on the home node is now on another node. Raises `StoreError`."""
     return read_placement(folder).node != HOME

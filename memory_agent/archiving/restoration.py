@@ -1,7 +1,7 @@
 """Restores the newest state of a user's store from the archive.
 
-Starts at the newest epoch that has objects, follows its base, and the bases before it, back to a snapshot, and applies
-all later increments in one transaction. A failed attempt is repeated, because a listing can be inconsistent.
+Starts at the newest epoch that has objects, follows the chain of bases back to a snapshot, and applies all later
+increments in one transaction. A failed attempt is repeated, because a listing can be inconsistent.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def restore(
 
 
 def restore_derived(objects: Objects, restored: chain.Restored, folder: Path) -> None:
-    """Write the newest derived files of a restored state into `folder`, unverified. Raises as `Objects.get_file`."""
+    """Write the newest derived files of a restored state into `folder`, without verifying them. Raises as
+    `Objects.get_file`.
+    """
     for last in (restored.position, *restored.continued):
         found = ((name, chain.parse_derived(name)) for name in objects.names(last.epoch))
         files = [(*one, name) for name, one in found if one is not None and one[0] <= last.number]
@@ -107,9 +109,9 @@ def begun_by(objects: Objects, user_id: str, epoch: int) -> bytes | None:
 def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> chain.Header:
     """End an epoch and begin the next one; return the header of its first object. `epoch` is the newest, or 0.
 
-    For archives without a lease. Writes an empty increment under the next number of the epoch. The next flush by the
-    epoch's owner then fails, and everything that the owner acknowledged earlier is in the archive. Raises `FencedError`
-    if another machine takes over, and `StoreError` if the owner writes first in every attempt.
+    For archives without a lease. Writes an empty increment with the epoch's next number. The next flush by the epoch's
+    owner then fails, and everything that the owner acknowledged earlier is in the archive. Raises `FencedError` if
+    another machine takes over, and `StoreError` if the owner writes first in every attempt.
     """
     continued, digest = Position(0, 0), chain.NO_PREVIOUS
     if epoch:
@@ -242,7 +244,7 @@ class _Restoration:
         return header
 
     def _changes(self, links: Sequence[_Object]) -> Iterator[StoredChange]:
-        """Yield the changes of all increments, after checking the link of each object to the one before it."""
+        """Yield the changes from all increments, after checking each object's link to the one before it."""
         while links:
             epoch = links[0][0].epoch
             group = [part for part in links[:_AT_ONCE] if part[0].epoch == epoch]

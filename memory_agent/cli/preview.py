@@ -296,7 +296,7 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a line and "" or, for lines that repeat a field in `before`, of the first one and the field's
+    """Yield each line with ""; if several lines repeat a field in `before`, yield only the first, with the field's
     name.
     """
     left, place = dict(before), 0

@@ -21,7 +21,7 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True)
 class Address:
-    """A daemon's address. `is_local`: whether it is the socket of `layout`. `named_token` overrides its token."""
+    """A daemon's address. `is_local`: whether it is `layout`'s own socket. `named_token` overrides its token."""
 
     endpoint: str
     layout: Layout
@@ -57,7 +57,7 @@ class Address:
 
 
 class Attempts:
-    """The attempts to send one call: their deadline, and whether another one follows a failure."""
+    """The attempts to send one call: their deadline, and whether a failure is followed by another attempt."""
 
     def __init__(self, address: Address, call: Call) -> None:
         address.require()
@@ -74,7 +74,7 @@ class Attempts:
     def pause_s(self, error: UnavailableError) -> float:
         """Return how long to wait before the next attempt. Raises `UnavailableError` and `ConnectionLostError`.
 
-        After a lost connection, a call that may be repeated is sent again, while the daemon may be restarting.
+        After a lost connection, a call that may be repeated is sent again, as long as the daemon may be restarting.
         """
         if isinstance(error, ConnectionLostError):
             self._losses, self._lost_s = self._losses + 1, time.monotonic()
@@ -103,7 +103,8 @@ def find_daemon(
     cells: Path | str | None = None,
     user_id: str | None = None,
 ) -> Address:
-    """Return the address and key for the daemon at `endpoint`, of `data_dir`, or of the user's cell (file `cells`).
+    """Return the address and key for the daemon: the one at `endpoint`, the one that serves `data_dir`, or that of the
+    user's cell (file `cells`).
 
     Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN. Raises `SettingsError`, and
     `InvalidInputError` for a user without a cell.

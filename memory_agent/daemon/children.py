@@ -1,4 +1,4 @@
-"""Starts and watches the child processes of the daemon, restarts them when they die, and ends them.
+"""Starts and watches the daemon's child processes, restarts them when they die, and ends them.
 
 A child prints one JSON line when it is ready. The subprocesses of asyncio are not used, because they may wait forever
 if they are cancelled during startup.

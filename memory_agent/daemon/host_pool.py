@@ -1,4 +1,4 @@
-"""The host processes of a daemon: started when they are needed, kept as spares, under leases on other nodes."""
+"""A daemon's host processes: started when needed, kept as spares, and on other nodes held under leases."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class PoolFigures:
 
 
 class HostPool:
-    """The hosts in use, by the names that `Directory` gives them, and the spares. For a single event loop.
+    """The hosts in use, by the names that `Directory` gives them, and the spares. Must be used from a single event
+    loop.
 
     Up to `spares_kept` processes without awake users are kept as spares: starting a process takes a second.
     """
@@ -63,7 +64,7 @@ class HostPool:
         on_lost: Callable[[str], None],
         on_full: Callable[[str], None],
     ) -> None:
-        """`on_lost` receives a lost host of another node, and `on_full` a node whose disk became full."""
+        """`on_lost` receives a lost host on another node, and `on_full` a node whose disk became full."""
         self._supervisor = supervisor
         self._spares_kept = spares_kept
         self._cluster = cluster
@@ -101,7 +102,7 @@ class HostPool:
         return self._used.get(name)
 
     def use(self, name: str, node: str = HOME, *, shared: bool = False) -> Host:
-        """Return the host with this name, taking a spare of the node or starting a process if there is none."""
+        """Return the host with this name, taking a spare on the node or starting a process if there is none."""
         if name not in self._used:
             spare = None if shared else next((spare for spare in self._spares if spare.node == node), None)
             if spare is not None:
@@ -175,8 +176,8 @@ class HostPool:
         return PoolFigures(hosts, len(self._spares), restarts, self._lost, self._calls)
 
     def _count_calls(self, host: Host, former: HostFigures) -> None:
-        """Add the calls that a host made since it reported the `former` figures. All hosts of a node report the calls
-        of one embedder.
+        """Add the calls that a host has made since it reported the `former` figures. All hosts on a node report the
+        calls of the same embedder.
         """
         self._add_calls("judge", former.judge, host.figures.judge)
         if host.figures.embedder is not None:

@@ -37,7 +37,7 @@ class IdleEnd:
     """Waits until a daemon is idle. `observe` describes what it does now; `now` is a monotonic clock, in seconds."""
 
     def __init__(self, calls: int, idle_s: float, now: Callable[[], float] = time.monotonic) -> None:
-        """`calls` is a descriptor of `Layout.calls_lock`, which the caller closes after the daemon has ended."""
+        """`calls` is a file descriptor for `Layout.calls_lock`, which the caller closes after the daemon has ended."""
         self._calls = calls
         self._idle_s = idle_s
         self._now = now
@@ -56,7 +56,7 @@ class IdleEnd:
                 since_s = self._now()
 
     async def _claim(self, observe: Callable[[], Activity], mark: Hashable) -> bool:
-        """Lock out local clients; return False if one is calling, or another client has called meanwhile."""
+        """Lock out local clients; return False if one is calling, or if another client has called in the meantime."""
         try:
             fcntl.flock(self._calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -111,7 +111,7 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
 
 
 def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
-    """Return the supervisor of the form that the settings choose; the light one if Ray is not installed.
+    """Return the supervisor for the form of daemon that the settings select, or the light one if Ray is not installed.
 
     Both are imported late: Ray takes a second, and reads the variables of a cluster when it is imported.
     """
@@ -262,7 +262,7 @@ class Daemon:
         return self._described(await self._relay_stats(), await self._components.hosts.pids())
 
     async def _measure(self) -> str:
-        """Return the figures as text. Sends one request, to the relay; hosts report their figures with their upkeep."""
+        """Return the figures as text. Sends one request (to the relay); hosts report their figures during upkeep."""
         stats = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SCRAPE_S):

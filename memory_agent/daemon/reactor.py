@@ -108,12 +108,12 @@ class Reactor:
         return self._latency.histogram
 
     def status(self) -> dict[str, float]:
-        """Return the numbers of published blocks and of dropped causes by reason, and the latency of blocks."""
+        """Return the number of published blocks, the number of dropped causes by reason, and the latency of blocks."""
         took = {name: value for name, value in self._latency.summary().items() if name != "count"}
         return {**self._counts, "waiting": len(self._queue), **took}
 
     def _start_due(self, tasks: asyncio.TaskGroup) -> float | None:
-        """Start due recalls; return the seconds until the next check, None to wait for a change."""
+        """Start due recalls; return the seconds until the next check, or None to wait for a change."""
         while len(self._running) < self._settings.at_once:
             if self._is_crowded():
                 return _RETRY_S if len(self._queue) else None
@@ -205,7 +205,7 @@ class TriggerQueue:
         return sum(map(len, self._users.values()))
 
     def offer(self, cause: Cause, now_s: float) -> None:
-        """Add a cause. If its document is paused, its deadline is extended by the rest of the pause."""
+        """Add a cause. If its document is paused, its deadline is extended by the remainder of the pause."""
         own = self._users.setdefault(cause.user_id, OrderedDict())
         former = own.pop(cause._place, None)
         if former is not None:
@@ -228,7 +228,7 @@ class TriggerQueue:
                 continue
             own = self._users.get(user_id, OrderedDict())
             due = [place for place, waiting in own.items() if waiting.due_s <= now_s]
-            if due:  # a conductor waits for the block of a message; the recall of a document takes longer
+            if due:  # a conductor waits for the block for a message; a recall for a document takes longer
                 first = min(due, key=lambda place: own[place].cause.document is not None)
                 return self._taken(user_id, first, now_s)
         return None

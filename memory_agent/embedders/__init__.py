@@ -1,4 +1,4 @@
-"""Turn text into vectors: the `Embedder` protocol, and its implementations in this process and as a client.
+"""Turn text into vectors: the `Embedder` protocol, with implementations that run in this process or call a server.
 
 Read `protocol` first, then `minilm` (the model), `lanes` (queries before bulk work), `server` and `providers` (models
 behind HTTP APIs). Importing this package loads neither onnxruntime nor sockets. Each embedder identifies the origin of

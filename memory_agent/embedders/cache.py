@@ -107,7 +107,9 @@ def fetch_model(
 
 @contextlib.contextmanager
 def _weights(settings: EmbedderSettings, cache: Path, package: str, progress: ByteProgress | None) -> Iterator[Model]:
-    """Find the model's weights, or download the default ones, kept until the block ends, if the settings permit it."""
+    """Find the model's weights, or download the default ones if the settings permit it; a download is kept until the
+    block ends.
+    """
     try:
         found = weights.find_model(settings, cache, package)
     except ModelMissingError:

@@ -43,7 +43,7 @@ async def run_with_memory(
 
 
 def with_block(run: AgentRun, run_config: RunConfig | None = None) -> RunConfig:
-    """Return a configuration whose requests to the model contain the run's block.
+    """Return a configuration that adds the run's block to each request to the model.
 
     For `Runner.run_streamed`, within `async with AgentRun(memory, request) as run`; set `run.output` afterwards.
     """
@@ -65,7 +65,7 @@ class MemorySession:
     """A session of the SDK whose items are episodes that later sessions recall. May be used in any event loop.
 
     Secrets in items are masked. Raises `InvalidInputError` for a value that is not JSON, before any item of the call is
-    stored, and the errors of the client.
+    stored, and the client's errors.
     """
 
     def __init__(self, memory: MemoryClient, session_id: str, session_settings: SessionSettings | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The messages of one session in order, each a memory whose metadata has the whole message."""
+"""The messages of one session in order, each stored as a memory whose metadata contains the whole message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Message(NamedTuple):
 class StoredMessages:
     """One session's messages, unchanged except for masked secrets, and visible at once to every process.
 
-    Their texts are episodes that later sessions recall. Every method raises the errors of the client.
+    Their texts are episodes that later sessions recall. Every method raises the client's errors.
 
     >>> messages = StoredMessages(memory, "session-1", "example")
     >>> messages.append([Message("Deploy to staging", True, {"content": "Deploy to staging"})])

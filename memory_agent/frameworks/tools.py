@@ -11,7 +11,7 @@ NOTHING = "No memory resembles this."
 
 
 class MemoryTools:
-    """The tools of one user's memory. Recalls belong to the current run. Errors of the client are raised.
+    """The tools of one user's memory. Recalls belong to the current run. Client errors are raised.
 
     >>> tools = MemoryTools(memory)
     >>> tools.remember("Staging needs the VPN")

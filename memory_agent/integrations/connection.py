@@ -85,7 +85,7 @@ class Connection:
         return Change(path, self._scope.project is None, now, then, base)
 
     def backup(self, path: Path) -> Path:
-        """Return the path of the original file's copy, which is kept while the client is connected."""
+        """Return the path of the copy of the original file, which is kept while the client is connected."""
         return self._kept(path, path.name)
 
     def _kept(self, path: Path, name: str) -> Path:
@@ -214,7 +214,7 @@ def _encoded(text: Text, like: bytes | None) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Raises `ClientSettingsError` for an uneditable file."""
+    """Raises `ClientSettingsError` for a file that cannot be edited."""
     try:
         status = path.stat()
     except FileNotFoundError:

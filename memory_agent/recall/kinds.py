@@ -115,7 +115,7 @@ _GENERAL = _pattern(_IN_GENERAL)
 
 
 class Asked(NamedTuple):
-    """The kinds that a query asks for, and the memories (n,) that match the most of these kinds."""
+    """The kinds that a query asks for, and the memories (n,) that match the largest number of these kinds."""
 
     kinds: frozenset[AskedKind]
     members: Mask
@@ -165,7 +165,7 @@ def _is_of(kind: AskedKind, view: View) -> Mask:
 
 
 def _last_words(view: View) -> Mask:
-    """Return which memories (n,) are the agent's last message in a session with commands and without runs."""
+    """Return which memories (n,) are the agent's last message in a session that has commands but no runs."""
     found: Mask = view.is_last & (view.sources == _AGENT) & (view.runs == NO_NAME) & (view.sessions != NO_NAME)
     slots = found.nonzero()[0]
     found[slots] = np.isin(view.sessions[slots], view.sessions[view.of_type(_COMMANDS)])

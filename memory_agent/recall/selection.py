@@ -1,4 +1,4 @@
-"""Selects the memories of an answer: one for each text, and one for the former requests that repeat the query.
+"""Selects the memories for an answer: one for each text, and one for the former requests that repeat the query.
 
 Memories with the same fingerprint (`storage/terms`) are folded into the best of them, their leader. The best former
 request (`stages`) keeps its place, and the others are folded into it, unless there is nothing else to show.
@@ -110,8 +110,8 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
 
 
 def compared(baseline: Candidates, learned: Candidates, reached: Reached) -> Candidates:
-    """Return the baseline with each memory's rank in the learned ranking, and with its boost, in which runs count
-    whatever their outcome.
+    """Return the baseline with each memory's rank in the learned ranking and its boost, for which runs count regardless
+    of outcome.
 
     Memories beyond the learned ranking's end share one rank.
     """

@@ -19,7 +19,8 @@ class Position(msgspec.Struct, frozen=True, order=True):
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The node of one user. Each move begins a new epoch; an epoch of 0 means that the user was never placed.
+    """The node that holds one user's memories. Each move begins a new epoch; an epoch of 0 means that the user was
+    never placed.
 
     `archived` is the newest known state of the user's archive; a host must not restore an older state. Nor may it
     restore a state from before the epoch `archived_since`: such an archive was deleted or belongs to an erased user.

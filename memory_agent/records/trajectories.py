@@ -36,7 +36,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that a run used. `credit` is 1 if it was named, .5 if it was inferred or named with all others shown."""
+    """A memory that a run used. `credit` is 1 if it was named, .5 if it was inferred or was named along with all others
+    shown.
+    """
 
     record_id: str
     how: Attribution
@@ -146,7 +148,7 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate after a lesson whose run ended at the time `at`. The other fields are as in `GateEvidence` and
+    """The gate's state after a lesson whose run ended at the time `at`. The other fields are as in `GateEvidence` and
     `SonaStatus`.
     """
 
@@ -182,8 +184,8 @@ class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the learner. `served` counts recalls by the arm that ranked them.
 
     `gain` is the share of decided contests that the learned arm won, minus 1/2, with its 95 % interval. `history` is
-    the gate after each of at most 100 lessons, oldest first. `most_credited` are the 20 memories with the largest sum
-    of credit times quality.
+    the gate's state after each of at most 100 lessons, oldest first. `most_credited` are the 20 memories with the
+    largest sum of credit times quality.
     """
 
     user_id: str

@@ -19,7 +19,7 @@ class Snippet(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """The ids of the selected memories, best first, a remark, and the tokens that this took, if known."""
+    """The ids of the selected memories, best first, with a remark and, if known, the number of tokens used."""
 
     selected: tuple[str, ...]
     notes: str = ""

@@ -72,7 +72,7 @@ def arguments_of(text: Any) -> Mapping[str, Any]:
 def entry_of(
     call: Call, result: Result, id: str, at: datetime | None, *, run: str | None = None, agent: str | None = None
 ) -> Entry | Left:
-    """Return the entry of a call and its result, or the reason why they are skipped."""
+    """Return the entry for a call and its result, or the reason why they are skipped."""
     name = call.name.rpartition("__")[2].rpartition(".")[2].lower() if call.name != "container.exec" else call.name
     if name in _SHELLS and (command := _command(call.arguments)):
         if _OWN.search(command):

@@ -40,8 +40,8 @@ class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
     `asks` is true for texts that end with a question. `qualities` are NaN for a memory without a quality; `kinds` and
-    `sources` are positions in `records.KINDS` and `records.SOURCES`; `runs`, `sessions` and `channels` are numbers of
-    names, or `NO_NAME`. Dead slots have neither vector nor words. The view includes all changes up to `applied`.
+    `sources` are positions in `records.KINDS` and `records.SOURCES`; `runs`, `sessions` and `channels` are name
+    numbers, or `NO_NAME`. Dead slots have neither vector nor words. The view includes all changes up to `applied`.
     """
 
     def __init__(

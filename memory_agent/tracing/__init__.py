@@ -44,7 +44,7 @@ __all__ = [
 
 
 def start_tracing(settings: TracingSettings) -> None:
-    """Export spans of this process to `settings.endpoint`, if it is set, from now on. Raises `SettingsError`."""
+    """From now on, export this process's spans to `settings.endpoint`, if it is set. Raises `SettingsError`."""
     if settings.endpoint:
         otlp, address = _otlp("tracing.endpoint"), _address(settings)
         spans.start(otlp.SpanExport(*address, settings.interval_s), settings.sample_ratio, with_ids=settings.ids)
@@ -59,7 +59,7 @@ def find_export_problem(settings: TracingSettings) -> str:
 
 
 def start_tracing_if_possible(settings: TracingSettings) -> None:
-    """Like `start_tracing`, for processes that must run even without traces: only logs errors in the settings."""
+    """Like `start_tracing`, for processes that must run even without traces: errors in the settings are only logged."""
     try:
         start_tracing(settings)
     except SettingsError as error:
@@ -72,7 +72,7 @@ def stop_tracing() -> None:
 
 
 def trace_clients() -> None:
-    """Record a span for each call of this process's clients, with the program's own OpenTelemetry, from now on.
+    """From now on, record a span for each call by this process's clients, using the program's own OpenTelemetry.
 
     The span is a child of the program's current span, and its trace continues in the daemon. Raises `SettingsError` if
     OpenTelemetry is not installed.

@@ -67,7 +67,7 @@ class Reliability(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """The answers for one data set, by table line."""
+    """The answers for one data set, by table row."""
 
     name: str
     stores: int
@@ -138,7 +138,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Recall a question of this store or of another; `strangers` are the ids of unrelated stores' items."""
+    """Run a recall for a question from this store or another; `strangers` are the ids of unrelated stores' items."""
     result = memory.recall(
         question.text,
         TOP_K,

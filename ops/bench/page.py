@@ -112,7 +112,7 @@ def open_chromium(*switches: str) -> Iterator[Browser]:
 
 
 def measure(store: Path, feed_s: float, rate: int) -> dict[str, Any]:
-    """Return the figures of the page over a copy of a user's folder; times in ms."""
+    """Measure the page on a copy of a user's folder and return the figures; times are in ms."""
     settings = msgspec.structs.replace(Settings(), daemon=msgspec.structs.replace(Settings().daemon, light=True))
     with temporary_daemon(settings) as data_dir, open_chromium() as browser:
         shutil.copytree(store, user_folder(data_dir, _USER))

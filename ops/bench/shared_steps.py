@@ -1,10 +1,10 @@
 """Measures whether successful runs share more steps with each other than with failed runs, compared with chance.
 
-Two runs share the steps in their longest common subsequence (`learning/patterns`), expressed as a share of their mean
-number of steps. Within each group, pairs of successful runs are compared with pairs of a successful and a failed run. A
-group is a pattern of an airline agent's requests, or all issues of one repository (few issues have runs with both
-outcomes). Chance is the same difference with the outcomes in each group shuffled; the interval is a bootstrap over each
-group's runs.
+Two runs share the steps in their longest common subsequence (`learning/patterns`); the number of these steps is divided
+by the runs' mean number of steps. Within each group, pairs of successful runs are compared with pairs of a successful
+and a failed run. A group is a pattern of an airline agent's requests, or all issues in one repository (few issues have
+runs with both outcomes). Chance is the same difference with the outcomes in each group shuffled; the interval is a
+bootstrap over each group's runs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _row(name: str, groups: Sequence[Group], least: float, rng: np.random.Genera
 
 
 def _shares(runs: Sequence[RunSteps], least: float) -> Shares:
-    """Return the share of steps that each pair of n runs shares, (n, n), with NaN on the diagonal."""
+    """Return the (n, n) matrix of the fraction of steps that two runs have in common, with NaN on the diagonal."""
     found = np.full((len(runs), len(runs)), np.nan)
     for one, run in enumerate(runs):
         for other in range(one):
@@ -86,7 +86,9 @@ def _mean_share(shares: Sequence[Shares]) -> float:
 
 
 def _difference(shares: Sequence[Shares], worked: Sequence[npt.NDArray[np.bool_]]) -> float:
-    """Return the mean over groups of the share of two successful runs minus that of a successful and a failed run."""
+    """Return the mean difference over groups: the share for two successful runs minus that for a successful and a
+    failed one.
+    """
     pairs = zip(shares, worked, strict=True)
     found = [
         (np.nanmean(share[np.ix_(good, good)]) - np.nanmean(share[np.ix_(good, ~good)]), good.size)

@@ -54,7 +54,7 @@ def connect_an_agent(stage: Stage) -> None:
 
 
 def _second_session(agent: Agent, folder: Path, home: Path, model: ModelApi) -> str:
-    """Return the block before a new session's prompt, or "" if there is none."""
+    """Return the block that precedes a new session's prompt, or "" if there is none."""
     for _ in range(_TRIES):
         model.play([], "Connect the VPN.")
         agent.session(_SECOND, folder, home, model.url)

@@ -1,4 +1,4 @@
-"""Plots the learning curve: recall at 5 of repeated questions, minus learning off, with 95 % intervals.
+"""Plots the learning curve: recall at 5 for repeated questions, minus that with learning off, with 95 % intervals.
 
 The only module of the lab that imports matplotlib, which is optional (`pip install matplotlib`). No display is
 needed.
@@ -22,7 +22,7 @@ _DOTS_PER_INCH = 120
 
 
 def check_plot(file: Path) -> None:
-    """Check that the plot can be written, before minutes of measuring. Raises `InvalidInputError`."""
+    """Check that the plot can be written, before spending minutes on measurements. Raises `InvalidInputError`."""
     if file.suffix.lower() != ".png":
         raise InvalidInputError("--plot", f"{file} must end with .png")
     if not file.absolute().parent.is_dir():

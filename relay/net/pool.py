@@ -58,7 +58,7 @@ class CircuitBreaker:
         self._heard_at_s = 0.0
 
     def patience_s(self, wanted_s: float) -> float:
-        """Return how long a request should wait: `wanted_s`, or briefly while another request probes the server."""
+        """Return how long to wait for an answer: `wanted_s`, or less while another request probes the server."""
         now_s = time.monotonic()
         with self._lock:
             if not self._is_silent:

@@ -182,7 +182,7 @@ class Stream:
 
 
 class _Awaited(NamedTuple):
-    """What a stream waits for: an entry of this user (None: of any user) after number `after`."""
+    """What a stream waits for: an entry for this user (None: any user) after number `after`."""
 
     user_id: str | None
     after: int
