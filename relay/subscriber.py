@@ -62,7 +62,7 @@ class Subscriber:
         self._known_seq = 0
 
     def fetch(self, after: int, limit: int, *, max_bytes: int = _MAX_BYTES, user_id: str | None = None) -> Batch:
-        """Return up to `limit` entries after number `after`, of all users or one, and the journal's last number.
+        """Return up to `limit` entries after number `after`, of all users or of one, and the journal's last number.
 
         >>> batch = subscriber.fetch(after=1, limit=100)
         >>> [(entry.seq, entry.event_type) for entry in batch.entries], batch.last_seq
@@ -218,7 +218,7 @@ class Subscriber:
             wanted = msgspec.structs.replace(wanted, after_seq=part.next_after)
 
     def stats(self) -> RelayStats:
-        """Return statistics of the relay.
+        """Return the relay's statistics.
 
         >>> subscriber.stats().journal.entries
         3
@@ -280,7 +280,7 @@ class Subscriber:
 
 
 class AsyncSubscriber:
-    """`Subscriber` for an event loop, with the same methods. Requests of several tasks run in order."""
+    """`Subscriber` for an event loop, with the same methods. Requests from several tasks run in order."""
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ class MemoryPrior:
 
     @classmethod
     def from_bytes(cls, data: bytes, kappa: float = KAPPA) -> Self:
-        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, including if the version differs."""
+        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
         prior = cls(kappa)
         try:
             state = _decoder.decode(data)

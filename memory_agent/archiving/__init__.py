@@ -1,4 +1,4 @@
-"""Continuous archiving of users' stores in a folder or an object store, and their restoration on any machine.
+"""Continuous archiving of users' stores to a folder or an object store, and their restoration on any machine.
 
 Read `chain` first (what is stored), then `user_archive` (writing), `restoration`, and `user_files` (writing and
 restoring on a node of a cluster). `placements` records the node of each user. `archived_journal` is the journal's copy.

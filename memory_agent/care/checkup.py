@@ -84,7 +84,7 @@ def verify_folder(
     on_missing_key: OnMissingKey | None = None,
     backup: Path | None = None,
 ) -> Iterator[PartReport]:
-    """Check each store of a data folder or of its `backup`, or only one user's store. A daemon may be running.
+    """Check each store in a data folder or in its `backup`, or only one user's store. A daemon may be running.
 
     `on_missing_key` is as in `skipping_without_key`. Raises `StoreError` and `JournalError`.
     """
@@ -160,7 +160,7 @@ def check_events(folder: Path, settings: JournalSettings, report: Report) -> Par
 
 
 def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
-    """Check the map of owners of runs and sessions, which may be encrypted with the system's `key`. Raises
+    """Check the map from runs and sessions to their owners, which may be encrypted with the system's `key`. Raises
     `StoreError`.
     """
     findings = Findings()

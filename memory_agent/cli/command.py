@@ -1,4 +1,5 @@
-"""Extensions to click: help in sections, repeated options, options passed as one struct, options of several commands.
+"""Extensions to click: help in sections, repeated options, options passed as one struct, options shared by several
+commands.
 
 It imports no other part of the program except `layout`, because every session of a coding agent starts `hook` and
 `mcp`.

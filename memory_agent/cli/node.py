@@ -77,7 +77,7 @@ def leave(target: Target, name: str | None) -> None:
 
 
 def _own_address(endpoint: str) -> str:
-    """Return the address of this machine from which it reaches the daemon. Nothing is sent."""
+    """Return the address from which this machine reaches the daemon. Nothing is sent."""
     scheme, _, place = endpoint.partition("://")
     host, _, port = place.rpartition(":")
     if scheme == "ipc":

@@ -43,7 +43,7 @@ _Result = TypeVar("_Result")
 
 
 class Interrupts:
-    """Lets a command stop on Ctrl-C between two steps and print what it has done.
+    """Lets a command stop on Ctrl-C between steps and print what it has done.
 
     The first Ctrl-C sets `heard` and interrupts a step in `cut_short`; the second raises `KeyboardInterrupt` at once.
     If SIGINT is ignored, as in a shell's background job, it stays ignored.

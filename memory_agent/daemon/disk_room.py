@@ -1,4 +1,4 @@
-"""Detects full disks of joined machines. Each host reports the state of its disk with each lease renewal.
+"""Detects full disks on joined machines. Each host reports the state of its disk with each lease renewal.
 
 The daemon places no users on a machine with a full disk, and moves its users away before their writes fail.
 """

@@ -1,7 +1,7 @@
 """The supervisor of the light form: the relay, the embedder and the hosts are threads of the daemon's process. Does not
 import Ray.
 
-All users share one interpreter, so this form uses little more than one core. A crash of native code ends the whole
+All users share one interpreter, so this form uses little more than one core. A crash in native code ends the whole
 daemon, which its supervisor or the next agent starts again. Nothing acknowledged is lost.
 """
 
@@ -279,7 +279,7 @@ class ThreadHost(Host):
 
 
 def _allow_open_files() -> None:
-    """Raise the limit on open files, as Ray does for its processes. Each awake user holds four files open."""
+    """Raise the limit on open files, as Ray does for its processes. Each awake user keeps four files open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

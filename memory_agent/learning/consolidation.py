@@ -67,9 +67,9 @@ class Consolidation:
 
 
 MOST_RUNS = 50  # read by one call
-MOST_CHARS = 300_000  # a call that has read this many reads no further run or earlier recall; each takes about 1 us
-_OUTPUT_CHARS = 20_000  # the last ones of a run's output after a recall
-_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of a memory; of an answer, first memories first
+MOST_CHARS = 300_000  # a call that has read this many reads no further run or earlier recall; one takes about 1 us
+_OUTPUT_CHARS = 20_000  # the end of a run's output after a recall
+_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # per memory; per answer, starting with its first memories
 
 
 class _Reading(NamedTuple):
@@ -137,7 +137,7 @@ class UseInference:
 
 
 class _StoreWords:
-    """Document frequencies; looks up each word once."""
+    """Document frequencies. Each word is looked up once."""
 
     def __init__(self, view: View) -> None:
         self.memories = view.live
@@ -150,7 +150,7 @@ class _StoreWords:
 
 
 def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
-    """Return the rows whose use is evident in the run's text, each with the latest recall that showed it."""
+    """Return the rows whose use is evident from the run's text, each with the latest recall that showed it."""
     return {
         found.row: reading.recall_id
         for reading in case.readings

@@ -106,7 +106,7 @@ class UserLearner:
             return Advice(route, learner.adapt(query), recall_id, self._run_of)
 
     def follow(self, *, from_scratch: bool = False) -> None:
-        """Learn the changes in the store since the last call; with `from_scratch` (after forgetting), relearn all."""
+        """Learn what changed in the store since the last call; with `from_scratch` (after forgetting), relearn all."""
         if from_scratch:
             discard_learner(self._archive.store.folder)
             self._saved = None

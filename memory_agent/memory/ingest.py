@@ -334,7 +334,7 @@ class _LastProgress:
         self._is_changed = False
 
     def row_of_repeat(self, record: MemoryRecord) -> int | None:
-        """Return the row of the last progress of the record's run or session if its text is equal, else None."""
+        """Return the row of the last progress in the record's run or session if the texts are equal, else None."""
         digest, row = self._last.get(_scope(record), (b"", 0))
         return row if digest == _digest(record.text) else None
 

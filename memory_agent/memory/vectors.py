@@ -141,8 +141,8 @@ class MemoryVectors:
         """Embed at most `limit` memories without a vector or word vectors; return their number.
 
         If `reembed` permits it, first begins to replace the vectors of a different model. Commits chunks of 256
-        memories. Returns 0 if there is no model, if it differs from the store's, or while another thread fills in
-        vectors. Raises `ModelError` if a new model rejects more than a tenth of the texts.
+        memories. Returns 0 if there is no model, if the model differs from the store's, or while another thread fills
+        in vectors. Raises `ModelError` if a new model rejects more than a tenth of the texts.
         """
         self._embedder.look_again()
         with holding(self._filling, 0.0) as is_held:
@@ -194,7 +194,7 @@ class MemoryVectors:
                     pass
 
     def _may_reembed(self) -> bool:
-        """Whether the vectors are from another model than the embedder's and may be replaced automatically."""
+        """Whether the vectors are from a model other than the embedder's and may be replaced automatically."""
         state = self._archive.store.state
         if self._reembed == "never" or state.stamp is None:
             return False

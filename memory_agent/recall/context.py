@@ -82,7 +82,7 @@ def context_block(
     `heading` is a line above the block, for a prompt with several blocks. The runs of `result` come first, limited to
     half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if another
     memory of its run has the same words. `with_ids` adds each memory's id, for a reader that can fetch the whole
-    memory. Entries of shared items state the author and the released metrics. A long shared item is shortened to the
+    memory. Entries for shared items state the author and the released metrics. A long shared item is shortened to the
     part that answers the query unless `is_whole` is true.
 
     The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
@@ -159,7 +159,7 @@ class _Entries:
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
-    """Return the part of another user's long text to show, starting at its passage, or None for other texts."""
+    """Return the part to show of another user's long text, from the matching passage on; None for other texts."""
     text = memory.record.text
     if memory.tier == "local" or len(text) <= _MOST_SHARED_CHARS:
         return None
@@ -206,9 +206,9 @@ def endings(memory: RetrievedMemory) -> str:
 def sharing(memory: RetrievedMemory) -> str:
     """Return, for a heading, who shared a memory or its text, the version and the metrics, or "" if nobody shared it.
 
-    Author and version are another user's words. They are shortened, reduced to letters, digits and `-_.'@+`, and
-    quoted, so that they cannot pass as part of the heading. A single plain word is not quoted, and neither is a
-    pseudonym or a number of users, which nobody can choose as a name.
+    The author's name and the version were chosen by another user. They are shortened, reduced to letters, digits and
+    `-_.'@+`, and quoted, so that they cannot pass as part of the heading. A single plain word is not quoted, and
+    neither is a pseudonym or a number of users, which nobody can choose as a name.
     """
     shared = memory.shared
     if shared is None:
@@ -233,7 +233,7 @@ def repeats(memory: RetrievedMemory, now: datetime) -> str:
 
 
 def _seen(memory: RetrievedMemory, now: datetime) -> Iterable[str]:
-    """Yield the other occurrences: the first, the last with its ending, and the newest of each remaining ending."""
+    """Yield the other occurrences: the first, the last with its ending, and the newest with each remaining ending."""
     own = memory.record
     if memory.first_seen is not None and memory.first_seen < own.timestamp:
         yield f"first {age(memory.first_seen, now)}"
@@ -425,7 +425,7 @@ def _clause(line: RunLine) -> str:
 
 
 def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
-    """Return the lines above the entries of other users: a warning, and how to read the full text and fetch files."""
+    """Return the lines above the entries from other users: a warning, and how to read the full text and fetch files."""
     hints = [ALL_OF_SHARED] if any(map(_is_long, shortened)) else []
     hints += [FILE_OF_SHARED] if any(map(_has_file, shown)) else []
     warning = [SHARED] if any(memory.tier == "global" for memory in shown) else []

@@ -1,4 +1,4 @@
-"""Public data types of shared items: items, their released statistics, the steps of publishing, and events.
+"""Public data types for shared items: items, their released statistics, the steps of publishing, and events.
 
 They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
 type of a field.
@@ -115,7 +115,7 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True):
-    """Words of a preview that may disclose more than its author intends, such as a person, a place or a machine."""
+    """Words in a preview that may disclose more than its author intends, such as a person, a place or a machine."""
 
     kind: MentionKind
     text: str

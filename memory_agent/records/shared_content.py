@@ -124,7 +124,9 @@ def author_of_many(users: int) -> str:
 
 
 def is_of_many(name: str) -> bool:
-    """Whether a name is the author shown for an item of many users. No chosen name can have this form."""
+    """Whether a name is the one shown as the author of an item that many users offered. No chosen name can have this
+    form.
+    """
     return _MANY_USERS.fullmatch(name) is not None
 
 

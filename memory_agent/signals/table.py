@@ -37,7 +37,9 @@ Row = TypeVar("Row", bound=_HasEvents)
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row: the event types that it matches, and their kind of memory. `signals.toml` documents the fields."""
+    """A row: the event types that it matches, and the kind of memory that they become. `signals.toml` documents the
+    fields.
+    """
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     source: Source
@@ -88,7 +90,7 @@ class SignalTable:
 
     @staticmethod
     def load(own_file: str = "") -> SignalTable:
-        """Return the built-in table (cached), merged with `own_file`. Raises `SettingsError` with row and line."""
+        """Return the built-in table (cached), merged with `own_file`. Raises `SettingsError` with the row and line."""
         return SignalTable(_layers(own_file)) if own_file else _built_in()
 
     def match(self, event_type: str) -> Signal | None:
@@ -177,7 +179,7 @@ class LayeredTable:
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
-        """`setting` is the setting with `own_file`; `rows` names the table of rows. Raises `SettingsError`."""
+        """`setting` is the setting that names `own_file`; `rows` names the table of rows. Raises `SettingsError`."""
         self._setting = setting
         self._own_file = own_file
         self.rows = rows

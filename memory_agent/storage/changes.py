@@ -45,7 +45,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The effect of a log range on one row: the strongest operation, and whether vector or words were set."""
+    """The effect of a log range on one row: the strongest operation, and whether the vector or the words were set."""
 
     row: int
     op: Op
@@ -75,8 +75,8 @@ class Change(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct, frozen=True):
     """A range of the change log, from `after` (exclusive) to `through` (inclusive).
 
-    `rows` contains each row at most once, and may be a lazy iterator. `stamp` and `words_stamp` name the embedders
-    after the range.
+    `rows` contains each row at most once, and may be a lazy iterator. `stamp` and `words_stamp` identify the embedders
+    as of the end of the range.
     """
 
     after: int

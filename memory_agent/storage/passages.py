@@ -214,7 +214,7 @@ class PassageView:
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """The first further passage of each slot that has any, and these slots."""
+        """The first further passage of each slot that has any, and the numbers of these slots."""
         starts = np.flatnonzero(np.diff(self._owners, prepend=-1))
         return starts, self._owners[starts]
 
@@ -377,7 +377,7 @@ class WordBits:
         self._count += sum(one is not None for one in words)
 
     def set(self, slots: Slots, lengths: npt.ArrayLike, counts: npt.ArrayLike, bits: Bits) -> None:
-        """Replace the words of `slots` (m,) with the `bits` (w, b). Raises `IndexDamagedError` for another b."""
+        """Replace the words of `slots` (m,) with the `bits` (w, b). Raises `IndexDamagedError` if b differs."""
         self._add(bits)
         self._count += len(slots) - self._known_among(slots)
         self._ranges.set(slots, counts)

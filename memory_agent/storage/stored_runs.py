@@ -275,7 +275,8 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecallNote(msgspec.Struct, frozen=True, array_like=True):
-    """The note of one recall. `vector` is the raw query vector (d,) in float16, or empty; `stamp` names its embedder.
+    """The stored note on one recall. `vector` is the raw query vector (d,) in float16, or empty; `stamp` names its
+    embedder.
 
     `shown` lists the memories in the order of the answer, without forgotten ones; `size` is the answer's original
     length. `by_run` is the run that made the recall; `run_id` is the run that the recall was linked to, with `is_guess`

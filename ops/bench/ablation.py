@@ -1,10 +1,10 @@
 """Measures what each part of the ranking contributes: parts are added one by one, and removed one at a time.
 
 LoCoMo has short turns, BEAM has longer messages with short evidence, and the runs of a software-engineering agent (SWE)
-have long reports and outputs. Parts are switched by settings, so every line runs the shipped code, called through
-`Memory` on the same stores. The exception is late interaction, which is switched off by an embedder without word
-vectors: a query word then matches only memories that contain it. Differences from the shipped recall are bootstrapped
-over groups (conversations, chats, issues), because the questions of one group are not independent.
+have long reports and outputs. Parts are switched on and off by settings, so every line runs the shipped code, called
+through `Memory` on the same stores. The exception is late interaction, which is switched off by an embedder without
+word vectors: a query word then matches only memories that contain it. Differences from the shipped recall are
+bootstrapped over groups (conversations, chats, issues), because the questions of one group are not independent.
 
     python -m ops.bench.ablation --data FOLDER      ten minutes; writes ops/bench/ablation.md
 
@@ -153,7 +153,7 @@ class WithoutWords(Embedder):
 
 @dataclass(frozen=True)
 class Table:
-    """The table rows of one data set, with its numbers of questions, groups and memories."""
+    """The table rows for one data set, with the numbers of its questions, groups and memories."""
 
     title: str
     groups: str

@@ -2,7 +2,7 @@
 
     python -m ops.bench.capacity [--users N]... [--awake SHARE] [--memories N] ...
 
-Prints the tables of `ops/CLUSTER.md`. The assumptions are options; `--help` lists them. The constants are measured on
+Prints the tables in `ops/CLUSTER.md`. The assumptions are options; `--help` lists them. The constants are measured on
 two virtual cores; `CONSTANTS` names the source of each.
 """
 
@@ -49,7 +49,7 @@ CONSTANTS = {
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the users do, what a machine is, and what it costs. No default is measured, and no price is an offer."""
+    """The users' load, and the size and price of a machine. No default is a measurement, and no price is an offer."""
 
     awake: float = 0.02  # share of the users who are awake at the busiest time
     memories: int = 2_000  # memories of a user
@@ -63,10 +63,10 @@ class Assumptions:
     most_awake: int = 4_000  # maximum number of users awake in one daemon; more were not tried
     cores: int = 8  # of a machine
     machine_gb: float = 32.0  # memory of a machine
-    core_hour: float = 0.04  # price of a core for an hour
-    gb_hour: float = 0.005  # price of a gigabyte of memory for an hour
-    disk_gb_month: float = 0.10  # price of a gigabyte of disk for a month
-    object_gb_month: float = 0.023  # price of a gigabyte in the object store for a month
+    core_hour: float = 0.04  # price of a core per hour
+    gb_hour: float = 0.005  # price of a gigabyte of memory per hour
+    disk_gb_month: float = 0.10  # price of a gigabyte of disk per month
+    object_gb_month: float = 0.023  # price of a gigabyte in the object store per month
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Measures the cost of learning: time of an update and of relearning, file size, and the time added to a recall.
 
-Updates are measured on a separate learner with the model's dimensions and the design's number of runs. Recalls query a
-filled store after 512 runs have used it: with learning off, with learning on, and in a trial, which compares both
-rankings. Blocks alternate, and times are compared per question. To run only this benchmark: `python -m
+Updates are measured on a separate learner with the model's dimensions and as many runs as the design assumes. Recalls
+query a filled store after 512 runs have used it: with learning off, with learning on, and in a trial, which compares
+both rankings. Blocks alternate, and times are compared per question. To run only this benchmark: `python -m
 ops.bench.learning`.
 """
 
@@ -45,7 +45,7 @@ _MODES = ("off", "on", "auto")
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the cost of learning by itself and in recalls of the filled `store`, which is not changed."""
+    """Return the cost of learning by itself and in recalls from the filled `store`, which is not changed."""
     return {
         "updates": {str(size): _updates(size) for size in _SIZES},
         "state": _state(),
@@ -57,7 +57,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _updates(size: int) -> dict[str, Any]:
-    """Measure how long adding, revising and forgetting a run takes in a learner of `size` runs."""
+    """Measure the times to add, revise and forget a run in a learner of `size` runs."""
     lessons = list(_lessons(size + _UPDATES))
     learner = Learner.from_lessons(_NDIM, lessons[:size])
     random = np.random.default_rng(1)

@@ -38,7 +38,7 @@ _MEGABYTE = 1e6
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures of both forms, `light` and `full`, with the targets of the light one."""
+    """Return the figures for both forms, `light` and `full`, with the targets for the light form."""
     forms = {name: _form(store, is_light=name == "light") for name in ("light", "full")}
     return {
         **forms,

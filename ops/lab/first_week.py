@@ -1,10 +1,10 @@
-"""Measures how many runs a new user needs before the gate opens, and how often it opens for users without a gain.
+"""Measures how many runs a new user needs before the gate opens, and how often it opens for users who gain nothing.
 
-Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is a task of these runs. A
-user has six matters; four of five requests are about one of these, in the words of a recorded request. Each matter
-needs two memories: of the same task's memories that its requests find, the two that most resemble what the recorded
-agent said or did. A run uses the needed memories that are shown, each mistaken for another shown one with a probability
-of 20 %, and ends as the recorded run did.
+Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is a task of these runs. A user
+has six matters; four in five requests are about one of these, in the words of a recorded request. The requests of a
+matter find memories of the same task; the matter needs the two of these that most resemble what the recorded agent said
+or did. A run uses the needed memories that are shown, except that each is replaced by another shown memory with a
+probability of 20 %. It ends as the recorded run did.
 
 Nothing that is learned is shown before the gate opens, so the candidates of each request are evaluated once, and each
 user's learner and gate are replayed on them.
@@ -143,7 +143,7 @@ class World:
 
 
 def worlds_of(files: Mapping[str, Sequence[RecordedRun]], count: int, settings: Settings) -> Iterator[World]:
-    """Yield `count` worlds of the runs of each source. Raises `ModelError` if the model is missing."""
+    """Yield `count` worlds built from the runs of each source. Raises `ModelError` if the model is missing."""
     if not files:
         return
     own = open_embedder(settings.embedder)
@@ -319,7 +319,7 @@ def _random(size: int, count: int, random: np.random.Generator) -> tuple[int, ..
 
 
 def _most_misleading(compared: Candidates) -> int:
-    """Return the n for which random draws from the first n memories, ignoring content, gain most from the bet."""
+    """Return the n for which memories drawn at random from the first n gain most from the bet."""
     ranks, boosts = compared.ranks.tolist(), compared.boosts.tolist()
     factors = [1.0 if one is None else one.learned for one in (compare(ranks, boosts, [p]) for p in range(len(ranks)))]
     means: Array = np.cumsum(factors) / np.arange(1, len(ranks) + 1)
@@ -352,7 +352,7 @@ def _comparison(ask: Ask) -> Comparison | None:
 
 
 def simulate(world: World, users: int, runs: int, lives: Path, progress: Progress) -> None:
-    """Append each user's life to the file `lives`, a line of JSON each; skip those that it contains."""
+    """Append each user's life to the file `lives`, one line of JSON per user; skip those that it contains."""
     known = {(life.source, life.world, life.user, life.uses): life for life in read_lives(lives)}
     world.places.clear()
     with lives.open("ab") as file:
@@ -379,12 +379,12 @@ def read_lives(file: Path) -> list[Life]:
 
 
 class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
-    """The gates of all users with the same source and way of use.
+    """The gates of all users with the same source and the same way of using memories.
 
-    `quarter`, `median`, `three_quarters` and `ninth` (of ten users) are quantiles of the runs until the gate opens, or
-    None if it opens for fewer users. `low` and `high` bound the share of users for whom it opens (Wilson, 95 %). `base`
-    and `learned` are the shares of the needed memories among the first five in the second half of the runs, for
-    requests that recur.
+    `quarter`, `median`, `three_quarters` and `ninth` (of ten users) are quantiles of the number of runs until the gate
+    opens, or None if it opens for fewer users. `low` and `high` bound the share of users for whom it opens (Wilson,
+    95 %). `base` and `learned` are the shares of the needed memories among the first five in the second half of the
+    runs, for requests that recur.
     """
 
     source: str
@@ -404,7 +404,7 @@ class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise(lives: Sequence[Life]) -> list[FirstWeek]:
-    """Return the figures of each source and of all sources, for each way of using memories."""
+    """Return the figures for each source and for all sources together, for each way of using memories."""
     sources = sorted({life.source for life in lives})
     found = []
     for way in USES:

@@ -68,7 +68,7 @@ class Tally:
 
     @contextmanager
     def counted(self, kind: str) -> Iterator[None]:
-        """Count the block as one request; errors of the daemon are counted and suppressed."""
+        """Count the block as one request; errors from the daemon are counted and suppressed."""
         began_s = time.monotonic()
         try:
             yield

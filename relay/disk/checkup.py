@@ -14,7 +14,7 @@ import msgspec
 from relay.disk.transaction import Pair, Transaction
 
 UNREADABLE = "does not match its checksum"
-_STEP = 1_000  # pairs between two progress reports
+_STEP = 1_000  # pairs between progress reports
 
 Report = Callable[[str, int, int], None]
 """Called with the name of the step, the number of pairs checked, and the total (0 if unknown)."""

@@ -34,8 +34,8 @@ from relay.disk.transaction import (
 )
 from relay.locks import ReadWriteLock, holding
 
-# Before a replacement, new transactions are blocked for up to this long while open ones end; they run for as long
-# between two attempts.
+# Before a replacement, new transactions are blocked for up to this long while open ones end. Between attempts, they may
+# run for as long.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
@@ -405,7 +405,7 @@ class Environment:
             return int((self._engine.info()["last_pgno"] + 1) * self._engine.stat()["psize"])
 
     def close(self) -> None:
-        """Close, and release the lock. LMDB waits for open transactions of other threads. Idempotent."""
+        """Close, and release the lock. LMDB waits for open transactions in other threads. Idempotent."""
         if os.getpid() == self._pid:
             self._engine.close()
         if self._lock is not None:

@@ -13,7 +13,7 @@ Pair = tuple[bytes, bytes]
 
 
 class StoredChange(NamedTuple):
-    """A change of one pair as stored (after encryption). Without a `key`, the database was cleared."""
+    """A change to one pair as stored (after encryption). Without a `key`, the database was cleared."""
 
     database: str
     key: bytes | None
@@ -25,7 +25,7 @@ OnCommit = Callable[[list[StoredChange] | None], None]
 
 
 class ErrorFamily(NamedTuple):
-    """The exceptions of one kind of environment. The comments list their arguments."""
+    """The exceptions for one kind of environment. The comments list their arguments."""
 
     failed: type[Exception]  # (message): unusable until it is reopened
     full: type[Exception]  # (path, limit_bytes): no space in the map or on the disk

@@ -29,4 +29,4 @@ class JournalCopy(Protocol):
         """
 
     def renew(self) -> None:
-        """Replace the copy with a new one of the whole journal, without deleted data. Raises as `flush`."""
+        """Replace the copy with a new copy of the whole journal, without deleted data. Raises as `flush`."""

@@ -26,7 +26,7 @@ events that are still recognised. `sources`: the read position in each table. `u
 
 
 class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An encoded event, with copies of the fields that the journal needs without decoding it."""
+    """An encoded event, with copies of the fields that the journal reads without decoding the event."""
 
     received_ms: int
     user_id: str
@@ -45,7 +45,9 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event. The key of `owner`, or else of its user, encrypts `name` (its id) and `sealed` (its content)."""
+    """An event. The key of `owner`, or else that of the event's user, encrypts `name` (its id) and `sealed` (its
+    content).
+    """
 
     received_ms: int
     user_id: str
@@ -183,7 +185,7 @@ def set_counter(transaction: Transaction, name: str, value: int) -> None:
 
 
 def add_to_counter(transaction: Transaction, name: str, by: int) -> int:
-    """Add `by` to a durable counter, but stay at 0 or above; return the new value."""
+    """Add `by` to a durable counter, which never falls below 0; return the new value."""
     value = max(0, counter(transaction, name) + by)
     set_counter(transaction, name, value)
     return value

@@ -73,7 +73,9 @@ class Retention:
         entries.add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return the last number to delete, the consumer that prevents more, and each consumer's lost entries."""
+        """Return the last number to delete, the consumer that prevents more deletions, and each consumer's lost
+        entries.
+        """
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
             cursors = {name.decode(): entries.number(seq) for name, seq in transaction.scan("consumers")}

@@ -48,7 +48,7 @@ _PARTS_OF_DAY = {
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 _DAYS_OF_MONTH = 30.4
 _MOST_MONTHS_IN_DAYS = 9  # a longer span is divided at month boundaries, not by days
-_MOST_YEARS_BACK = 8  # between two leap days
+_MOST_YEARS_BACK = 8  # the longest time between leap days
 
 
 class Window(NamedTuple):
