@@ -58,8 +58,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class Evidence:
     """The evidence on which the gate decides.
 
-    `won`, `lost` and `tied` count comparisons and contests since the start of the TRIAL; in ON, contests since entering
-    ON; in OFF, the counts that turned the learner OFF.
+    `won`, `lost` and `tied` count comparisons and contests since the start of the TRIAL; in ON, they count contests
+    since entering ON; in OFF, they are the counts that turned the learner OFF.
     """
 
     state: GateState
@@ -120,8 +120,8 @@ class Gate:
     def route(self, key: str) -> Route:
         """Return which ranking serves the recall with this key. Equal keys and states give equal routes.
 
-        The baseline serves a tenth of the keys in every state, as an independent comparison. With "compare", the
-        baseline serves too, and the learned ranking is logged.
+        The baseline serves a tenth of the keys in every state, as an independent comparison. "compare" means that the
+        baseline serves, and that the learned ranking is logged for the comparison.
         """
         if self.state != "on":
             return "compare" if self.state == "trial" else "baseline"

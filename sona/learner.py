@@ -57,7 +57,7 @@ class Use(NamedTuple):
 
 
 class Adaptation(msgspec.Struct, frozen=True):
-    """The effect of the learner on the ranking of one query.
+    """The learner's effect on the ranking for one query.
 
     `reached`: memories used for similar requests. `direction`, (d,), has a length of at most `REACH`; its dot product
     with a memory's vector is the change in that memory's score. `similarities`, (n,), are the cosines to the lessons in
@@ -74,7 +74,7 @@ class Adaptation(msgspec.Struct, frozen=True):
     def of(cls, uses: Iterable[Use], ndim: int) -> Self:
         """Return an adaptation that raises the memories in `uses` and does not move the query.
 
-        A memory's gain is the highest of its uses, and its support their sum.
+        A memory's gain is the maximum over its uses, and its support is the sum over them.
 
         >>> Adaptation.of([Use(memory=7, gain=0.9, support=0.5, lesson=1, similarity=0.9)], ndim=4).cause(7)
         (1, 0.9)
@@ -186,7 +186,7 @@ class Learner:
         return len(self.exemplars) < COLD or self._is_condensed
 
     def learn(self, lesson: Lesson) -> None:
-        """Add a lesson, or replace the lesson that has its number. Raises `ShapeError`.
+        """Add a lesson, or replace the lesson with the same number. Raises `ShapeError`.
 
         >>> learner = Learner(ndim=4)
         >>> learner.learn(lesson)
@@ -341,7 +341,7 @@ def _locality(cosines: Array) -> float:
 
 
 def _within(moved: Array, request: Array) -> Vector:
-    """Return unit(moved) - unit(request), cut to length `REACH`; exactly zero when they are equal."""
+    """Return unit(moved) - unit(request), clipped to length `REACH`; exactly zero when they are equal."""
     length = math.sqrt(moved.dot(moved))
     if not math.isfinite(length) or length == 0.0:
         return np.zeros(request.shape, dtype=np.float32)

@@ -204,7 +204,7 @@ def replay_user(
 
 
 def _come_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Fetch the files of a user on another node, so that they are moved aside; discard a damaged archive."""
+    """If the user is on another node, fetch its files, so that they are moved aside; discard a damaged archive."""
     try:
         fetch_home(data_dir, settings, user_id)
     except ArchiveDamagedError:

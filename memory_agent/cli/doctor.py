@@ -258,7 +258,7 @@ def check_encryption(settings: Settings, layout: Layout) -> Finding:
 
 
 def check_index(settings: Settings, layout: Layout) -> Finding:
-    """Check that the index of new users can be opened, and that a shared database contains only users who exist."""
+    """Check that the index for new users can be opened, and that a shared database contains only users who exist."""
     chosen = settings.index
     secret = bytes(32) if settings.encryption.keys_folder else None
     if chosen.engine != "builtin":

@@ -81,7 +81,7 @@ def man(target: Target, command: str | None, out: Path | None) -> None:
 def manual_pages() -> dict[str, str]:
     """Return all pages by name: `memory-agent`, and `memory-agent-NAME` for each command.
 
-    The page of a group contains its commands, as git's pages do.
+    The page for a group contains its commands, as git's pages do.
     """
     commands = dict(all_commands())
     pages = {_PROGRAM: _page(_PROGRAM, _of_program())}

@@ -56,8 +56,8 @@ def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bo
 
 
 def _ticket(door: Door, user_id: str | None, until_s: float) -> str:
-    """Return a ticket of the daemon. Raises `UnavailableError`, and `Failure` if the daemon refuses or the key is
-    for another user.
+    """Return a ticket from the daemon. Raises `UnavailableError`, and `Failure` if the daemon refuses or the key is for
+    another user.
     """
     exchange = Exchange(door, until_s)
     try:

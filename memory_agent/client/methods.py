@@ -302,7 +302,7 @@ class CareMethods(_Methods):
         Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
         ingested during the rebuild.
 
-        With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
+        With `vectors`, this drops vectors from a different model and re-embeds all memories in the background; it
         returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
         vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
         Raises `ModelError` if there is no model, and `InvalidInputError`.
@@ -451,9 +451,9 @@ class MemoryMethods(DaemonMethods):
 
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
         feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
-        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a recall halves the
-        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, including
-        if there is no such recall or run.
+        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories from a recall halves
+        the credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`,
+        including if there is no such recall or run.
         """
         return self._ask(
             "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id

@@ -52,7 +52,7 @@ async def keep_lease(
     is_gone: Callable[[], bool],
     may_start: Callable[[], bool],
 ) -> None:
-    """Renew the lease of a host until the lease ends because the host has not replied.
+    """Keep renewing a host's lease until it ends because the host has not replied.
 
     `renew` calls `Lease.renew` on the host, with a timeout in seconds as the last argument. `is_gone`: whether the
     process has ended, as far as this process knows. `may_start`: whether a host that has not replied yet may still

@@ -1,6 +1,6 @@
 """The relay as a process that copies its journal to the archive: `python -m memory_agent.daemon.relay_process`.
 
-Takes the options of `python -m relay`, and `--archive FILE` with the settings of the archive in JSON.
+Takes the options of `python -m relay`, and `--archive FILE` with the archive's settings in JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relay.disk import write_private
 
 
 def relay_command(settings: ArchiveSettings, run: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the module to run as the relay, and its options. Writes the settings of the archive to a file in `run`."""
+    """Return the module to run as the relay, and its options. Writes the archive's settings to a file in `run`."""
     if archived_journal(settings) is None:
         return "relay", ()
     file = run / "relay-archive.json"

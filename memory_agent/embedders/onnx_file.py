@@ -1,6 +1,6 @@
 """Write a graph as an ONNX file: the protocol buffers of a model, as far as the exporter uses them.
 
-Doing without the package `onnx` saves 36 of 360 MB of an installation. `tests/memory_agent/embedders/test_onnx_file.py`
+Doing without the package `onnx` saves 36 MB of a 360 MB installation. `tests/memory_agent/embedders/test_onnx_file.py`
 compares every byte with the output of that package. Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
@@ -57,7 +57,7 @@ def model(
     ir_version: int,
     operator_sets: Mapping[str, int],
 ) -> bytes:
-    """Return the file of a graph with these parts; `operator_sets` are the versions of the operators by domain."""
+    """Return the file for a graph with these parts; `operator_sets` gives the operator versions by domain."""
     graph = b"".join(
         (
             *(_message(1, part) for part in nodes),

@@ -116,7 +116,7 @@ class EmbedderServer:
         return self._keeper.problem
 
     def serve(self, go_on: Callable[[], bool]) -> None:
-        """Answer requests while `go_on()` is true, checked at least twice a second; then close."""
+        """Answer requests until `go_on()`, which is called at least twice a second, returns False; then close."""
         try:
             while go_on():
                 request = self._socket.receive(_POLL_S)

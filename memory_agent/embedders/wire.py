@@ -1,8 +1,8 @@
 """Encode requests to the embedder process and its answers as frames. Pure: no sockets.
 
 A question is `[header, text, ...]`, and an answer is `[header, array, ...]`. Headers are MessagePack, texts are UTF-8,
-and arrays are little-endian. Vectors are sent with their origin, so that those of a restarted embedder are never stored
-under the previous stamp. New header fields go last and have defaults.
+and arrays are little-endian. Vectors are sent with their origin, so that those from a restarted embedder are never
+stored under the previous stamp. New header fields go last and have defaults.
 
 Shapes: n texts with p passages and w words, q words of a query, d dimensions.
 """
@@ -59,7 +59,8 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The header of the answer to `rows` texts, a query (`words`, share `read`) or a token count, or of an error."""
+    """The header of an error, or of an answer to `rows` texts, to a query (`words`, share `read`) or to a token
+    count."""
 
     info: EmbedderInfo | None = None
     rows: int = 0

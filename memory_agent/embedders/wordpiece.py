@@ -34,12 +34,12 @@ Ids = npt.NDArray[np.int32]
 class Tokens:
     """The tokens of a text, without special tokens. Spans and word starts are computed lazily.
 
-    `first` bounds the tokens of the first passage. It is less than a passage has room for only if the tokens are very
-    long.
+    `first` bounds the tokens of the first passage. It is less than the number that fits in a
+    passage only if the tokens are very long.
     """
 
     def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
-        """`encoding` is the whole text; `start` its first characters, from which the first passage is taken."""
+        """`encoding` is the whole text; `start` is its first characters, from which the first passage is taken."""
         self._encoding = encoding
         self.first = len(start)
         self.ids: Ids = np.array(encoding.ids, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""`Memory.erasure`: erases memories from every file of one user, including indexes, the learner and free pages.
+"""`Memory.erasure`: erases memories from all of one user's files, including indexes, the learner and free pages.
 
 The intent is written first. Then the records are deleted in one transaction, derived files are rebuilt, and the record
 file is compacted. Every step is idempotent. The owner of the journal erases the events from it
@@ -120,7 +120,7 @@ class Erasure:
 
     @contextmanager
     def noting_age(self) -> Iterator[None]:
-        """Save the time of the next expiry on exit. Close the archive inside the context."""
+        """On exit, save the time of the next expiry. Close the archive inside the context."""
         with suppress(MemoryAgentError):
             self._schedule.finish()
         yield

@@ -1,6 +1,6 @@
-"""The daemon as a service of systemd or launchd: the definition, and its installation for one user.
+"""The daemon as a systemd or launchd service: the definition, and its installation for one user.
 
-The unit for all users of a machine, ops/deploy/memory-agent.service, is generated from the same template. Each file
+The unit for all users on a machine, ops/deploy/memory-agent.service, is generated from the same template. Each file
 contains a checksum of its other lines, so `remove` recognises a file that was edited, and keeps it.
 """
 
@@ -89,7 +89,7 @@ _SYSTEM_COMMAND = (
 
 
 def system_unit() -> str:
-    """Return the systemd unit for one daemon of a machine, which runs as a user of its own."""
+    """Return the systemd unit for a machine's one daemon, which runs as its own user."""
     text = _UNIT.format(
         unit="After=network.target\n",
         command=_systemd_words(_SYSTEM_COMMAND),
@@ -113,7 +113,7 @@ class Steps(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A user's service: the file that defines it, its text, and the commands of its manager."""
+    """A user's service: the file that defines it, its text, and its manager's commands."""
 
     path: Path
     text: str
@@ -174,7 +174,8 @@ class Service(NamedTuple):
 def user_service(
     command: Sequence[str], layout: Layout, home: Path, variables: Mapping[str, str] = os.environ
 ) -> Service:
-    """Return this user's service that runs `command` on the folder of `layout`: for launchd on macOS, else systemd."""
+    """Return this user's service that runs `command` on the folder of `layout`: for launchd on macOS, otherwise for
+    systemd."""
     return _launchd(command, layout, home) if sys.platform == "darwin" else _systemd(command, home, variables)
 
 
@@ -227,7 +228,7 @@ def _launchd(command: Sequence[str], layout: Layout, home: Path) -> Service:
 
 
 def _systemd_words(words: Sequence[str]) -> str:
-    """Quote a command line for ExecStart=, in which %, $, quotes and backslashes have a meaning."""
+    """Quote a command line for ExecStart=, in which %, $, quotes and backslashes have special meanings."""
     escaped = (word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$").replace('"', '\\"') for word in words)
     return " ".join(word if word and not set(word) & set(" \t'\"\\;") else f'"{word}"' for word in escaped)
 

@@ -239,8 +239,8 @@ class PatternStore:
 def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
     """Return the rows of the patterns to delete together with the memories in `rows`, which are not included.
 
-    These are the patterns of runs that used one of the memories or to which one of them belongs. If one of the memories
-    is a pattern itself, its runs are excluded from then on. Call this before the rows are deleted.
+    These are the patterns formed from runs that used or contain one of the memories. If one of the memories is a
+    pattern itself, its runs are excluded from then on. Call this before the rows are deleted.
     """
     stored_patterns = _read(batch)
     if not stored_patterns.kept:

@@ -223,7 +223,7 @@ class Memory(Browsing):
     ) -> IngestReport:
         """Like `ingest`, for validated events in the journal's format (`relay.event.encode_event`).
 
-        `ahead` are the events of the next call. They are embedded while the current events are committed, but not
+        `ahead` contains the events of the next call. They are embedded while the current events are committed, but not
         stored.
 
         >>> entries = journal.read(after_seq=0, limit=100, user_id="alice")
@@ -386,9 +386,9 @@ class Memory(Browsing):
 
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
         feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
-        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories of a recall halves the
-        credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`, including
-        if there is no such recall or run.
+        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories from a recall halves
+        the credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`,
+        including if there is no such recall or run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")

@@ -163,7 +163,7 @@ class Care:
         Until this is done, recalls use the old columns and report this in `degraded`. The new columns include memories
         ingested during the rebuild.
 
-        With `vectors`, this drops the vectors of a different model and re-embeds all memories in the background; it
+        With `vectors`, this drops vectors from a different model and re-embeds all memories in the background; it
         returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
         vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
         Raises `ModelError` if there is no model, and `InvalidInputError`.

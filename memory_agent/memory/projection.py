@@ -90,8 +90,8 @@ def _neighbours(vectors: Floats, k: int) -> tuple[Integers, Floats]:
 
 
 def _edges(nearest: Integers, cosines: Floats) -> _Edges:
-    """Connect each point with its neighbours; the weight falls exponentially with the distance minus that to the
-    nearest neighbour."""
+    """Connect each point with its neighbours; the weight falls exponentially with the distance, less the distance to
+    the nearest neighbour."""
     count, k = nearest.shape
     distances = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
     beyond = distances - distances[:, :1]
@@ -107,7 +107,7 @@ def _edges(nearest: Integers, cosines: Floats) -> _Edges:
 def _components(vectors: Floats) -> Floats:
     """Return the two principal components (n, 2), with a standard deviation of 1 and a fixed sign.
 
-    Approximate, by power iterations of `_BASIS` random directions (Halko et al. 2011), in 1 % of the time that a
+    Approximate, by power iteration on `_BASIS` random directions (Halko et al. 2011), in 1 % of the time that a
     covariance matrix takes.
     """
     mean, ndim = vectors.mean(axis=0), vectors.shape[1]

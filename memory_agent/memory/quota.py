@@ -1,4 +1,4 @@
-"""Limits the memories of a user by tier: rejects further ones, or forgets the oldest unused ones.
+"""Limits a user's memories by tier: rejects further ones, or forgets the oldest unused ones.
 
 Learned, imported and restored memories are never rejected, but count towards the quota.
 """

@@ -81,7 +81,7 @@ class _Occurrences(NamedTuple):
     first_us: int
     last_us: int
     newest: list[int]  # one more than the maximum number of origins
-    failed: int  # failed runs of these memories and of the former requests folded into them
+    failed: int  # failed runs to which these memories or the former requests folded into them belong
 
 
 def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:

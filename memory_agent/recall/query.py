@@ -46,7 +46,8 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Deadline:
-    """The deadline of one recall, on the monotonic clock from now, and the reasons why the recall is degraded."""
+    """The deadline of one recall, counted from now on the monotonic clock, and the reasons why the recall is
+    degraded."""
 
     def __init__(self, deadline_ms: float) -> None:
         self._started_s = time.monotonic()
@@ -93,14 +94,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     by_run: str | None = None
     by_session: str | None = None
     by_event: str | None = None  # the event that caused the recall
-    by_trigger: bool = False  # whether a trigger caused it, not a caller
+    by_trigger: bool = False  # whether a trigger, not a caller, caused it
     context_heading: str = ""
     stored_text: str = ""  # `text` as an event would store it
     present_us: tuple[int, int] | None = None  # echoes from this time span are omitted
     runs: int = 0
     tiers: tuple[Tier, ...] = ("local",)
     is_noted: bool = True  # whether the recall is logged
-    is_explained: bool = True  # whether memories have an explanation and their other occurrences
+    is_explained: bool = True  # whether memories come with an explanation and their other occurrences
     is_marked: bool = True  # whether short texts have highlights; `highlights.marked` adds them later
     within: MemoryFilter | None = None  # no number in an answer reveals that memories outside it exist
     without: MemoryFilter | None = None  # memories that match it are omitted, in addition to `filter`
@@ -111,7 +112,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranked(self) -> int:
-        """The number of memories to rank: the size of the answer or, if it is larger, the number for a judge."""
+        """The number of memories to rank: the larger of the answer's size and the number that a judge receives."""
         return max(self.top_k, self.pool)
 
     @property

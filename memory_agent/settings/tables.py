@@ -105,7 +105,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the vectors of a new user are searched; `memory-agent migrate` moves existing users."""
+    """Where a new user's vectors are searched; `memory-agent migrate` moves existing users."""
 
     engine: Literal["builtin", "sqlite-vec", "pgvector", "lancedb"] = "builtin"
     url: str = ""
@@ -158,7 +158,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The judge: a model that selects the memories of an answer from the best `candidates`, at most `most`."""
+    """The judge: a model that selects at most `most` of the `candidates` best memories for an answer."""
 
     server: Annotated[str, msgspec.Meta(pattern=r"^(off|openai|anthropic|[\w.]+:\w+)$")] = "off"
     url: str = ""  # "": the URL of OpenAI or Anthropic
@@ -197,7 +197,7 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memories that expire at the age of `age_s`; 0 retains them forever. All conditions must hold.
+    """Memories that expire when they are `age_s` old; 0 retains them forever. All conditions must hold.
 
     Neither `events` nor `signals` matches a memory that does not come from an event.
     """
@@ -219,7 +219,7 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The maximum number of memories of a user, by tier."""
+    """The maximum number of memories per user, by tier."""
 
     tiers: dict[str, Count] = msgspec.field(default_factory=lambda: {"standard": 10_000, "large": 100_000})
     default: str = ""
@@ -244,7 +244,7 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits and ranking of shared items."""
+    """Limits for shared items, and their ranking."""
 
     items_per_author: Count = 1_000
     bytes_per_author: Count = 64 << 20

@@ -1,4 +1,4 @@
-"""Requests and replies of the daemon, as MessagePack. Pure, without sockets.
+"""The daemon's requests and replies, as MessagePack. Pure, without sockets.
 
 A request carries its verb's parameters (`params`) undecoded, so that the gateway forwards them to the user's host
 without reading them. A reply is a result or a fault; the client raises a fault as the same exception with the same
@@ -149,7 +149,8 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The first frame of a request to a host. The second holds the verb's parameters or, without a verb, a batch.
 
     `sent_at_s` is wall time, which processes of one machine share; 0 if the request comes from another machine.
-    `rights` are those of the caller's key. `placement` is the user's, in a cluster. `traceparent`: as in `Request`.
+    `rights` are those of the caller's key. `placement` is the user's placement in a cluster. `traceparent`: as in
+    `Request`.
     """
 
     user_id: str
@@ -178,11 +179,11 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a host reports after each upkeep, in total over the memories that are open in it. Names no user.
+    """What a host reports after each upkeep, summed over the memories that are open in it. Names no user.
 
-    `waiting` counts memories without vectors (`MemoryStats.waiting`), `gates` the users by the state of their gate.
-    `resident_bytes` is 0 for a host within the daemon's process. `embedder` and `judge` count the calls from their
-    processes to a model's server.
+    `waiting` counts memories without vectors (`MemoryStats.waiting`), and `gates` counts users by the state of their
+    gate. `resident_bytes` is 0 for a host within the daemon's process. `embedder` and `judge` count the calls from
+    their processes to a model's server.
     """
 
     memories: int = 0
@@ -221,10 +222,10 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a machine needs to join the cluster. It contains secrets.
 
-    `gcs` is the address of the daemon's Ray, and `token` the key to it. `curve` is the key pair (public, secret) of all
-    hosts of the cluster, and `shared` the endpoint of the host of shared items. `now_s` is the daemon's clock (seconds
-    since 1970), from which the machine's own may differ by `clock_tolerance_s`. `keys_folder` and `ring` identify the
-    encryption keys, if the daemon's folder is encrypted. `settings` are those of the daemon
+    `gcs` is the address of the daemon's Ray, and `token` the key to it. `curve` is the key pair (public, secret) that
+    all hosts in the cluster use, and `shared` is the endpoint of the host of shared items. `now_s` is the daemon's
+    clock (seconds since 1970), from which the machine's own may differ by `clock_tolerance_s`. `keys_folder` and `ring`
+    identify the encryption keys, if the daemon's folder is encrypted. `settings` are those of the daemon
     (`daemon.compatibility.encode_settings`).
     """
 

@@ -1,9 +1,9 @@
 """Measures how well a run's own words show which memories it used: precision, and the share of used memories named.
 
-For LoCoMo, the answer to a question is taken as a run's output, the first ten memories of the shipped recall as shown,
-and the evidence turns as used. Since real outputs are longer, the answer is also placed between two phrases of a
-report, and among the answers to 4 or 19 other questions about the conversation, whose evidence then counts as used too.
-The threshold was tuned on conversations 0 to 2.
+For LoCoMo, the answer to a question stands for a run's output, the first ten memories of the shipped recall for the
+shown memories, and the evidence turns for the used ones. Since real outputs are longer, the answer is also placed
+between two phrases of a report, and among the answers to 4 or 19 other questions about the conversation, whose evidence
+then counts as used too. The threshold was tuned on conversations 0 to 2.
 
 For airline runs (`attribution_airline`), only false attributions are measured, since no run saw a memory.
 
@@ -98,7 +98,7 @@ Form = Callable[[Case, random.Random], tuple[str, frozenset[str]]]
 
 
 def cases(file: Path) -> tuple[list[Case], dict[str, CountedTexts]]:
-    """Recall for each question of the main categories; return the cases and each user's word counts."""
+    """Recall for each question in the main categories; return the cases and each user's word counts."""
     answers = [[entry.get("answer") for entry in part["qa"]] for part in json.loads(file.read_bytes())]
     plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_SHOWN)
     found: list[Case] = []
@@ -169,7 +169,7 @@ def forms(found: Sequence[Case]) -> dict[str, Form]:
 
 
 def scored(found: Sequence[Case], stores: Mapping[str, CountedTexts], form: Form, score: Score) -> Scored:
-    """Score all shown memories of every question. Deterministic: the choice of other answers is seeded."""
+    """Score all memories shown for every question. Deterministic: the choice of other answers is seeded."""
     chance = random.Random(0)
     scores: list[float] = []
     used: list[bool] = []

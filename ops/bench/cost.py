@@ -3,7 +3,7 @@
 Each question is both embedded and recalled, in alternating order, by the same model without its query cache. A recall
 evicts most of the model from the processor's caches, so embedding questions in a row takes less time; both times are
 shown. Processor time includes all threads of this process. Python function calls are counted in the calling thread,
-excluding C functions. SQLite statements are counted over all connections.
+excluding C functions. SQLite statements are counted across all connections.
 
 To run only this benchmark: `python -m ops.bench --only cost [--quick]`.
 """
@@ -92,7 +92,7 @@ def _take_turns(memory: Memory, model: Embedder) -> dict[str, Any]:
 
 
 def python_calls(action: Callable[[], object]) -> int:
-    """Return the number of Python function calls that `action` makes in this thread, including its own."""
+    """Return the number of Python function calls that `action` makes in this thread, including the call to `action`."""
     calls = 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> None:
@@ -109,7 +109,7 @@ def python_calls(action: Callable[[], object]) -> int:
 
 
 def _statements(memory: Memory, question: str) -> int:
-    """Return the number of SQL statements that a recall runs, over all open connections."""
+    """Return the number of SQL statements that a recall runs, across all open connections."""
     seen: list[str] = []
     connections = [found for found in gc.get_objects() if isinstance(found, sqlite3.Connection)]
     for connection in connections:

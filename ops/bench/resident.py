@@ -76,7 +76,7 @@ def _measure(data_dir: Path) -> list[ProcessMemory]:
 
 
 def _merged(processes: list[ProcessMemory]) -> list[ProcessMemory]:
-    """Sum the processes by role, since Ray runs several processes in some roles."""
+    """Sum the processes by role, since Ray runs several processes for some roles."""
     merged: dict[str, ProcessMemory] = {}
     for process in processes:
         before = merged.get(process.role, ProcessMemory(process.role, process.pid, 0, 0))

@@ -1,5 +1,5 @@
-"""Measures searches of shared items relative to recalls of as many of the user's own memories, and the cost of the
-shared tier.
+"""Compares searches of shared items with recalls from equally many of the user's own memories, and measures the cost of
+the shared tier.
 
 A daemon's users have copies of a grown store; the shared store contains the same texts as items. The same questions are
 asked alternately of the user's own memories, of the items, and of both. The additional time of recalling from both
@@ -103,7 +103,7 @@ def _await_words(client: MemoryClient) -> None:
 
 @contextmanager
 def _another_user(data_dir: Path, tiers: tuple[Tier, ...]) -> Iterator[None]:
-    """Recall continuously as another user inside the block."""
+    """While the block runs, recall continuously as another user."""
     spawn = multiprocessing.get_context("spawn")
     begun, ended = spawn.Event(), spawn.Event()
     process = spawn.Process(target=_ask_on, args=(data_dir, tiers, begun, ended))

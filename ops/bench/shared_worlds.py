@@ -1,7 +1,7 @@
 """Builds worlds from recorded texts: users' own memories, published items, and the requests that each item helps.
 
 A kind of request has wordings for learning and a held-out one. Which items help is taken from the data's labels: a
-question's evidence, or a run's reward. The thoughts of software-engineering runs have no labels, so a random third of
+question's evidence, or a run's reward. The thoughts in software-engineering runs have no labels, so a random third of
 the found items counts as helpful. The other found items are look-alikes: real texts that the shipped search finds for
 the request.
 
@@ -88,7 +88,7 @@ class World:
     """The owners of memories, the item ids and the kinds of request, before any report.
 
     `own` contains the memories that an owner recalls for a text. For each text, `found` contains the shared items in a
-    recall of both tiers, and `searched` the results of a search of only items.
+    recall of both tiers, and `searched` the results of a search of items only.
     """
 
     name: str
@@ -259,7 +259,7 @@ def _locomo(place: Path, folder: Path, embedder: Embedder, random: np.random.Gen
 
 
 def _beam(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Draft a world of the chats, with messages truncated, since embedding whole messages takes minutes."""
+    """Draft a world from the chats, with truncated messages, since embedding whole messages takes minutes."""
     histories = [_cut(history) for history in read_beam(place).histories]
     return _of_histories(histories, _CHAT_KINDS, folder, embedder, random)
 
@@ -287,7 +287,7 @@ def _airline(place: Path, folder: Path, embedder: Embedder, random: np.random.Ge
 
 
 def _swe(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Draft a world whose items are thoughts of the runs on half of the issues; users own the other runs."""
+    """Draft a world whose items are thoughts from the runs on half of the issues; users own the other runs."""
     by_task = list(_by_task(read_swe_runs(place)).values())
     order = random.permutation(len(by_task)).tolist()
     published = [by_task[number] for number in order[: len(order) // 2]]

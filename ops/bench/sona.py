@@ -1,4 +1,4 @@
-"""Formats reports of `ops.lab` as a page: the results, and what they do and do not show.
+"""Formats reports from `ops.lab` as a page: the results, and what they do and do not show.
 
     python -m ops.lab sona LOCOMO_FILE --runs AIRLINE_FILE --plot ops/bench/sona.png --json > report.json
     python -m ops.lab instant LOCOMO_FILE --json > instant.json

@@ -2,9 +2,9 @@
 
 There are three kinds. "a part" contains memories of one conversation, chat or project, including the evidence for some
 of its questions. "apart" mixes this evidence with memories of other stores from all data sets, without sessions. "one
-session" is the same in a single session, like that of a user who talks about many topics. Each store is asked the
-questions whose evidence it contains, as many questions that it cannot answer, and questions about its own conversation
-whose evidence was not sampled ("missing"; other memories answer some of them).
+session" is the same mixture in a single session, like that of a user who talks about many topics. Each store is asked
+the questions whose evidence it contains, as many questions that it cannot answer, and questions about its own
+conversation whose evidence was not sampled ("missing"; other memories answer some of them).
 
 Embeddings are taken from the full stores, so sampling does not embed texts.
 """
@@ -100,7 +100,8 @@ class Embeddings:
 def ask_small_stores(
     datasets: Mapping[str, Dataset], embeddings: Embeddings, progress: Progress, sizes: Sequence[Size]
 ) -> list[Measured]:
-    """Sample and ask small stores from each data set. Answers have keys such as "apart 10" and "apart 10 missing"."""
+    """Sample small stores from each data set, and ask them their questions. Answers have keys such as "apart 10" and
+    "apart 10 missing"."""
     model = open_embedder(Settings().embedder)
     embedder = CachingEmbedder(model, embeddings.of)
     try:
@@ -135,7 +136,7 @@ def deal(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Sample a store with evidence for questions of `history`; return None if it has too few items or questions."""
+    """Sample a store with evidence for questions from `history`; return None if it has too few items or questions."""
     own = _questions(history, size, random)
     evidence = {id_ for question in own for id_ in question.relevant}
     if not own or len(evidence) > size.memories or size.memories > len(history.items) * (1 + mixture.is_mixed):
@@ -192,7 +193,7 @@ def _mixed(
 
 
 def _questions(history: History, size: Size, random: np.random.Generator) -> list[Question]:
-    """Return random questions of `history` whose evidence leaves room for other memories."""
+    """Return random questions from `history` whose evidence leaves room for other memories."""
     known = {item.id for item in history.items}
     asked = [one for one in history.answerable if known.issuperset(one.relevant)]
     asked = [one for one in asked if len(one.relevant) <= max(1, size.memories // 2)]

@@ -27,7 +27,7 @@ _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def passages(count: int, seed: int) -> list[str]:
-    """Return `count` texts of 34 tokens on average, 5 % over 80."""
+    """Return `count` texts that average 34 tokens; 5 % of them have over 80."""
     rng = np.random.default_rng(seed)
     return _distinct(count, lambda: _passage(rng, _length(rng)))
 

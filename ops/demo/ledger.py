@@ -17,7 +17,7 @@ from memory_agent.verbs.protocol import DaemonStatus
 
 @dataclass(frozen=True)
 class Ledger:
-    """The counts in the closing table. `journaled` excludes the `blocks`, which memory itself published."""
+    """The counts in the closing table. `journaled` excludes the `blocks`, which the memory itself published."""
 
     published: int
     journaled: int

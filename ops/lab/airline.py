@@ -79,7 +79,7 @@ def read_airline(file: Path) -> AirlineRuns:
 
 
 def events_of(run: RecordedRun, user_id: str, at: datetime, recall_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the events, one second apart, of a run started at `at`; `recall_ids` are the recalls it made."""
+    """Return the events, one second apart, of a run started at `at`; `recall_ids` are the ids of its recalls."""
     asked = {"recall_ids": list(recall_ids)} if recall_ids else {}
     events = [_event(run, user_id, at, 0, "conductor.run.started", {"objective": run.request} | asked)]
     for place, (event_type, text) in enumerate(run.steps, 1):

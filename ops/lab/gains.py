@@ -58,7 +58,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of a learning curve: recall at 5 of repeated questions, minus that with learning off at the same
+    """A point on a learning curve: recall at 5 for repeated questions, minus the recall with learning off at the same
     stage."""
 
     arm: str

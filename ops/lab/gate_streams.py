@@ -54,7 +54,8 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The totals for one signal's streams, including how many opened the gate, and had it open at the end."""
+    """The totals for one signal's streams, including in how many the gate opened, and in how many it was open at the
+    end."""
 
     signal: Signal
     streams: int

@@ -16,7 +16,7 @@ _ALIKE = ("light", "users", "restart_minutes")
 
 
 class Sample(NamedTuple):
-    """One sample: `at_s` on the time axis of all parts, and `life_s` after the start of the daemon's run `life`.
+    """One sample, taken at `at_s` on the time axis of all parts, and `life_s` after the daemon's run `life` started.
 
     `is_disturbed`: whether the daemon was stopped or killed since the previous sample.
     """

@@ -18,7 +18,7 @@ from relay.journal.file import open_file
 
 
 def check_journal(folder: Path, settings: JournalSettings, findings: Findings, report: Report) -> int:
-    """Add the faults of a journal to `findings`; return its number of events. Raises `JournalError`."""
+    """Add a journal's faults to `findings`; return the number of events in it. Raises `JournalError`."""
     try:
         environment = open_file(folder, settings, readonly=True)
     except JournalDamagedError as error:

@@ -30,7 +30,7 @@ class Sealing:
         self._ring = ring
 
     def at_once(self) -> Sealing:
-        """Return a `Sealing` for one transaction of one thread. It looks up each user's key once."""
+        """Return a `Sealing` for one transaction on one thread. It looks up each user's key once."""
         return Sealing(_KeySnapshot(self._keys), self._ring) if isinstance(self._keys, KeyRing) else self
 
     def require_keys(self) -> None:

@@ -1,4 +1,5 @@
-"""Answers coding agents' hooks, which forward their input unparsed: publishes the input's events, and recalls for it.
+"""Answers coding agents' hooks, which forward their input unparsed: publishes the input's events, and recalls memories
+for it.
 
 Everything that a hook's own process imports or computes takes longer there than in the daemon.
 """
@@ -91,7 +92,7 @@ class HookDoor:
         self._late: dict[Session, _Late] = {}
 
     async def answer(self, data: bytes, call: HookCall, principal: Principal, credential: Credential) -> Answered:
-        """Answer one input within its time. An invalid input yields no events and no answer.
+        """Answer one input within its time limit. An invalid input yields no events and no answer.
 
         The recall comes first: publishing and ingesting take three times its processor time. Until then, the events
         are in a file, as if the hook had stored them. A block that is late is given to the session's next hook.
@@ -135,7 +136,7 @@ class HookDoor:
         return task
 
     def _late_block(self, session: Session) -> str:
-        """Return the block of the session's last prompt, once, if it was late and is ready."""
+        """Return the block for the session's last prompt, once, if it was late and is ready."""
         late = self._late.get(session)
         if late is None or not late.recall.done():
             return ""

@@ -1,4 +1,4 @@
-"""Results of verbs as a model reads them. Pure.
+"""Verb results, as a model reads them. Pure.
 
 Some clients show a model only the text, others only the structured content, so the text is in both. Memories are data
 in the fenced block from `context_block`; outside it, there are only our own words, ids and numbers.

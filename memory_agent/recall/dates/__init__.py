@@ -116,7 +116,7 @@ def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
 
 
 def age_of(elapsed: timedelta) -> tuple[int, str]:
-    """Return an age as a number of the largest unit that fits: 20 days become 3 weeks, and 11.9 days become 11."""
+    """Return an age in the largest unit that fits: 20 days become 3 weeks, and 11.9 days become 11."""
     return next(((elapsed + _early(unit, length)) // length, unit) for unit, length, least in _AGES if elapsed >= least)
 
 
