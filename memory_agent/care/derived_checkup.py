@@ -50,7 +50,7 @@ from relay.disk import Findings, Report
 from sona import DamagedStateError
 
 _ATTEMPTS = 3  # attempts to read columns that their owner keeps replacing
-_LEAST_COSINE = 0.9999  # smallest cosine between a vector in float16 and in the columns
+_LEAST_COSINE = 0.9999  # smallest cosine between a vector in the columns and the same vector in float16
 _NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
 _STEP = 500
 

@@ -241,7 +241,9 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
 
 
 class _Titles:
-    """Titles of items that a follower could see, by the item's fingerprint. They name an item after its removal."""
+    """Titles of items that a follower could see, by the item's fingerprint. With them, an item can be named after its
+    removal.
+    """
 
     def __init__(self, client: MemoryClient) -> None:
         self._client = client

@@ -1,4 +1,5 @@
-"""Erasure in a running daemon: from hooks' files, journal, lanes and memories, on request and by retention rules.
+"""Erasure in a running daemon: from the hooks' files, the journal, the lanes and the memories, on request and by
+retention rules.
 
 After a crash, `DaemonEraser.resume` continues from the intent in the user's folder. `RetentionRounds` wakes sleeping
 users with expired memories, one at a time. Hosts erase the expired memories of awake users during upkeep.
@@ -100,8 +101,8 @@ class DaemonEraser:
 
         Idempotent: a repeat continues. Raises the errors of the memory and the relay.
 
-        Also erases events of hooks that wait in the data folder, and published blocks that quote an erased memory. No
-        block is published during the erasure.
+        Also erases the hooks' events that are waiting in the data folder, and published blocks that quote an erased
+        memory. No block is published during the erasure.
         """
         receipt = await self._erase(user_id, params, deadline_ms)
         return await asyncio.to_thread(with_copies, receipt, self._data_dir)

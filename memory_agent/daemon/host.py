@@ -262,7 +262,7 @@ class MemoryHost:
         self._guard = threading.Lock()
 
     def leased(self, answer: Callable[[], bytes]) -> bytes:
-        """Return the answer, or `NOT_DONE` or `OUTCOME_UNKNOWN` without a lease: another host may serve the user.
+        """Return the answer; without a lease, `NOT_DONE` or `OUTCOME_UNKNOWN`, since another host may serve the user.
 
         What was written without a lease stays in this node's files, which the user's next host does not use.
         """
@@ -400,7 +400,7 @@ class MemoryHost:
     def release(self, user_id: str, placement: Placement) -> Position | None:
         """Close the memory of a user at home and release its files (`UserFiles.release`).
 
-        Raises `UnavailableError` for a user with an unfinished erasure, which must end here.
+        Raises `UnavailableError` for a user with an unfinished erasure, which must be completed here.
         """
         assert self._files is not None
         if (user_folder(self._data_dir, user_id) / INTENT_FILE).exists():
@@ -410,7 +410,7 @@ class MemoryHost:
             return self._files.release(user_id, placement)
 
     def discard(self, user_id: str, epoch: int) -> None:
-        """Delete the files that a user left here before an epoch of the placement (`UserFiles.discard`)."""
+        """Delete the files that a user left here before the given epoch of the placement (`UserFiles.discard`)."""
         assert self._files is not None
         with self._lock(user_id):
             if self._epochs.get(user_id, 0) < epoch:

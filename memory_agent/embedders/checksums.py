@@ -15,7 +15,9 @@ from memory_agent.errors import ModelChecksumError, ModelError, ModelMissingErro
 
 
 def verify_file(path: Path, expected_sha256: str) -> None:
-    """Verify the SHA-256 of a file. Raises `ModelChecksumError`, `ModelMissingError`, or `ModelError` if unreadable."""
+    """Verify the SHA-256 of a file. Raises `ModelChecksumError`, `ModelMissingError`, or `ModelError` if the file is
+    unreadable.
+    """
     try:
         actual = sha256_of(path)
     except FileNotFoundError as error:
@@ -68,7 +70,9 @@ class VerifiedFiles:
         self._path = path
 
     def verify(self, path: Path, expected_sha256: str) -> None:
-        """Verify `path`, hashing it only if it changed since the last call. Raises the same errors as `verify_file`."""
+        """Verify `path`, hashing it only if it has changed since the last call. Raises the same errors as
+        `verify_file`.
+        """
         identity = _identity(path)
         known = self._load()
         entry: list[str | int] = [expected_sha256, *identity]

@@ -1,4 +1,4 @@
-"""Settings of glibc's allocator for processes whose threads free large buffers."""
+"""Settings for glibc's allocator in processes whose threads free large buffers."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _open_run() -> AgentRun | None:
 def recall_block(
     memory: MemoryClient, request: str, *, session_id: str | None = None, context_tokens: int = USUAL_TOKENS
 ) -> str:
-    """Recall for a request, as part of the current run; return the block for the prompt, or "" without memories."""
+    """Recall for a request, as part of the current run; return the prompt block, or "" if nothing was recalled."""
     answer = memory.recall(
         request,
         profile="before_planning",

@@ -43,7 +43,7 @@ class CurrentSessions:
 
 
 def _agent(process: int) -> str | None:
-    """Return the name for the first process that is not a shell, from `process` upwards."""
+    """Return the id and start time of the first process, from `process` upwards, that is not a shell."""
     for _ in range(3):
         stat = _stat(str(process))
         if stat is None:

@@ -41,7 +41,7 @@ class Command(NamedTuple):
     launcher: tuple[str, ...] = ()
 
     def server(self, *, starts_in_project: bool) -> list[str]:
-        """Return the MCP server's arguments. With a project, its memories belong to the project's channel."""
+        """Return the MCP server's arguments. If there is a project, the memories belong to its channel."""
         channel = ["--channel", channel_of(str(self.project))] if self.project is not None else []
         return ["mcp", *(["--project"] if starts_in_project else channel), *self.server_options]
 
@@ -173,7 +173,9 @@ def _runs(words: tuple[str, ...], *verb: str) -> bool:
 
 
 class Home(NamedTuple):
-    """A client's settings folder: `below` the folder in the environment `variable`, else below `folder`."""
+    """A client's settings folder: the path `below`, relative to the folder that the environment `variable` names, or
+    else to `folder`.
+    """
 
     folder: str
     variable: str = ""

@@ -1,6 +1,6 @@
 """One deployment's store of shared items. Every user may publish to it; it belongs to no user.
 
-An item is a record with text, vector and words, as in any memory, and blobs with its figures and its attachment. Users
+An item is a record with text, vector and words, as in any memory, plus blobs with its figures and its attachment. Users
 appear only as pseudonyms. Searches store nothing. Upkeep purges removed bytes from the files. A removed item's id and
 an erased user's pseudonym are never reused (`removal`).
 """
@@ -276,7 +276,7 @@ class Knowledge(Memory):
             admitted = vectors.admitted(batch)
             write_proposals(batch, [(one, admitted.get(embedded_text(one.record))) for one in found])
             add_offerers(batch)
-            if batch.blob(CHANGED) == seen:  # false if more was offered since
+            if batch.blob(CHANGED) == seen:  # false if more has been offered since
                 batch.set_blob(CHANGED, None)
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
@@ -514,7 +514,8 @@ class SearchQuota:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, user: str, now_s: float) -> None:
-        """Take a token from a user's bucket at a monotonic time. Raises `RateLimitedError` if it is empty.
+        """Take a token from a user's bucket; `now_s` is read from the monotonic clock. Raises `RateLimitedError` if it
+        is empty.
 
         >>> quota = SearchQuota(1, per_s=2.0)
         >>> quota.take("user-1", now_s=0.0)

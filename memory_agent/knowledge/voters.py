@@ -1,4 +1,4 @@
-"""Determines who votes in the figures of shared items, from the keys of the data folder.
+"""Determines, from the data folder's keys, whose votes count in the figures of shared items.
 
 A person may have keys for several users, and has one vote. A vote counts when the voter's oldest key is old enough.
 Votes of users without a key of their own count at once. The store holds the voters by pseudonym.

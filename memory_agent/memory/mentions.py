@@ -1,6 +1,6 @@
 """Finds words and numbers in a text that may identify its author, other people or a machine. Pure.
 
-A preview shows them and removes none, so a false positive does little harm. Names of people are recognised only by
+A preview shows them and removes none, so a false positive does little harm. Personal names are recognised only by
 their capital letters.
 """
 

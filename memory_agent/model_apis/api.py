@@ -1,6 +1,6 @@
 """Call a provider's HTTP API with limits on time and size. This is the only file that imports `httpx2`.
 
-All calls of an API run in one event loop, in a thread of its own, because the timeouts of a synchronous client restart
+All calls to an API run in one event loop, in a thread of its own, because the timeouts of a synchronous client restart
 with each byte. A deadline covers the whole call, including name resolution, retries and a slow answer.
 
 Errors and logs contain no text, key, or content of an answer, because providers repeat keys and texts in their errors.
@@ -62,7 +62,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 Answer = TypeVar("Answer")
 
 for _logger in ("httpx2", "httpcore2"):
-    logging.getLogger(_logger).setLevel(logging.WARNING)  # httpcore2 logs headers, with the key, at DEBUG
+    logging.getLogger(_logger).setLevel(logging.WARNING)  # httpcore2 logs headers, including the key, at DEBUG
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ async def _settle(future: Future[Answer], work: Callable[[], Awaitable[Answer]],
 
 
 class ModelApi:
-    """The API of one provider. Thread-safe; starts its thread with the first call."""
+    """The API of one provider. Thread-safe; starts its thread on the first call."""
 
     def __init__(self, endpoint: ModelEndpoint) -> None:
         endpoint.check()
@@ -180,9 +180,9 @@ class ModelApi:
         asyncio.get_running_loop().stop()
 
     async def ask(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Answer:
-        """Post `body` as JSON to `path` and return the answer, decoded as `kind`. Call this within the loop.
+        """Post `body` as JSON to `path` and return the answer, decoded as `kind`. Call this from within the loop.
 
-        Retries errors of the connection and of an overloaded provider, with backoff, within `timeout_s` (at most the
+        Retries if the connection fails or the provider is overloaded, with backoff, within `timeout_s` (at most the
         endpoint's). Raises `ProviderUnavailableError` (try again later), `ProviderInputError` or a `ProviderError`.
         """
         limit_s = min(self.endpoint.timeout_s, self.endpoint.timeout_s if timeout_s is None else timeout_s)

@@ -35,7 +35,7 @@ Places = npt.NDArray[np.intp]
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
-_MOST_TIED = 8  # times the limit, including equal scores: 20,000 notes "build N failed" have the same words
+_MOST_TIED = 8  # times the limit, including ties: the scores of 20,000 notes "build N failed" are equal
 _OTHER_LANGUAGE = 3.0  # the model rates all texts in one foreign language as similar (decision 0015)
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
@@ -157,7 +157,7 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
 
 
 def _of_kinds(search: Search, found: Candidates, asked: Asked, limit: int) -> Slots:
-    """Return memories of the kinds that the query asks for: the nearest, the newest, and those of the query's times."""
+    """Return memories of the kinds that the query asks for: nearest, newest, and those from the query's times."""
     slots = asked.members.nonzero()[0]
     best = found.fused + search.settings.context_words * found.near
     groups = groups_of(search.view, found.slots[best_first(best, found.rows, found.rows.size)])
@@ -279,7 +279,9 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
 
 
 def _by_time(search: Search, limit: int) -> Slots:
-    """Return the best memories by nearness and cosine, from the times that the query names or soon after them."""
+    """Return those memories from the times that the query names, or from soon after, that are best by nearness and
+    cosine.
+    """
     if not search.boosting or search.cosines is None:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values

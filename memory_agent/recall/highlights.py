@@ -144,7 +144,7 @@ def _ends_sentence(piece: str) -> bool:
 
 
 def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return the score and last hit of the passage at each of the ascending `starts`, up to the last hit."""
+    """Return the score and last hit of the passage at each of the ascending `starts`, none after the last hit."""
     numbers = list(hits)
     held = dict.fromkeys(wanted, 0)
     scores = {}

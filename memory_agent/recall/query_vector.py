@@ -1,4 +1,4 @@
-"""Get the vector of a query from the embedder whose vectors are stored.
+"""Get a query's vector from the embedder that computed the stored vectors.
 
 After a change of model, the former embedder embeds the queries, if it is available, until all new vectors are computed.
 

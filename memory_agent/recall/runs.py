@@ -53,7 +53,7 @@ def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -
 
 
 def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
-    """Add at most the requested number of runs, successes first, and the common steps of up to 3 times as many.
+    """Add at most the requested number of runs, successes first, and common steps from up to 3 times as many.
 
     Chooses the best runs, with one exception: if all of them succeeded or all failed, the best run with the opposite
     outcome replaces the last one. If a failed run is among them, its retry replaces the last successful run, provided

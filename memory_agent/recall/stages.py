@@ -7,16 +7,16 @@ below that memory. Both gains are smaller for longer memories.
 
 **Former requests** resemble the query, but do not answer it. A former request has a cosine of at least `REQUEST_COSINE`
 with the query or, if there are no vectors, the same words. It is the start of a run with only an objective, or a user's
-message in which every content word occurs in the query or in such a start. A message that answers the query has other
-words too. The request with the best run gets the number 1 and represents the others (`selection`). Memories that the
-caller just wrote are not candidates (`search.OwnWords`).
+message in which every content word occurs in the query or in such a start. A message that answers the query contains
+other words too. The request with the best run gets the number 1 and represents the others (`selection`). Memories that
+the caller just wrote are not candidates (`search.OwnWords`).
 
 **Kinds**, if the query asks for kinds of memories (`recall/kinds`). A memory of these kinds gains
 
     kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
 
 because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". It
-also has at least the relevance of the run's most relevant memory. If the query asks only for requests, neither this nor
+is also at least as relevant as the run's most relevant memory. If the query asks only for requests, neither this nor
 the second term applies, since a request names its topic itself. If the query asks for the newest, `newness` is 2^-i for
 the i-th newest memory, from 0, plus 2^-j for the j-th newest run. If the query names only kinds and times, every memory
 of these kinds and times is relevant.
@@ -29,17 +29,18 @@ of these kinds and times is relevant.
 
 `reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
 that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is the amount by which the runs
-that used the memory ended better than usual. `own` is the memory's score divided by the best score. The gain is in
-proportion to the memory's own score, unless runs used it repeatedly for the same request. The scale follows the spread
-of the scores, so that a gain moves a memory past about the same number of others in any query.
+that used the memory ended better than usual. `own` is the memory's score divided by the best score. The gain is
+proportional to the memory's own score, unless runs used it repeatedly for the same request. The scale follows the
+spread of the scores, so that a gain moves a memory past about the same number of others in any query.
 
-**Outcome.** Among about equally good memories, those of successful runs come first, in either ranking (decision 0021):
+**Outcome.** Among memories that are about equally good, those of successful runs come first, in either ranking
+(decision 0021):
 
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
 `quality` is the quality of the memory or, if it is unknown, of its run; a user's message has the quality of the run
-that it began. Former requests do not count for `best`, since every answer scores far below a repetition of the query. A
-memory a tenth below the best gains or loses half as much, and one at .6 of the best a twentieth.
+that it began. Former requests do not count towards `best`, since every answer scores far below a repetition of the
+query. A memory a tenth below the best gains or loses half as much, and one at .6 of the best a twentieth as much.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """
@@ -66,14 +67,14 @@ from memory_agent.storage.view import NO_NAME, View
 from sona import Adaptation
 
 REQUEST_COSINE = 0.8  # minimum cosine of a rewording of the query (decision 0016)
-SAME_COSINE = 0.9  # minimum cosine to be the same request; the run of a similar one may have had a different task
+SAME_COSINE = 0.9  # minimum cosine for the same request; the run for a merely similar one may have had a different task
 
 _FLOOR = 20  # the number of candidates that may lend; the next best score is the floor
 _WHOLE_TOKENS = 64  # an answer of at most this length receives the full gain
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
 
-_LONGER_CHARS = 60  # allowed beyond twice the query's length; longer texts are too different to be examined
+_LONGER_CHARS = 60  # characters beyond twice the query's length; longer texts are too different to be examined
 _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 
 _MOST_RECURRING = 16
@@ -236,8 +237,8 @@ def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, boo
 def with_relevance(found: Candidates, search: Search) -> Candidates:
     """Add the relevance of the candidates.
 
-    The best evidence among the answers raises that of the others. Former requests do not count for it, since they are
-    always similar to the query. If the query asks only for a time, any memory of that time answers it.
+    The best evidence among the answers raises that of the others. Former requests do not count towards it, since they
+    are always similar to the query. If the query asks only for a time, any memory of that time answers it.
     """
     likely = relevance(found.evidence, credit(found.cosines), found.best_evidence)
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
@@ -349,7 +350,7 @@ def shifts(vectors: Embedding, past_use: PastUse) -> Scores:
 
 
 def with_outcomes(found: Candidates, search: Search) -> Candidates:
-    """Add what candidates gain or lose by their qualities in a hybrid recall."""
+    """Add what candidates gain or lose because of their qualities in a hybrid recall."""
     if search.query.mode != "hybrid":
         return found
     totals = found.total

@@ -63,7 +63,7 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
         return self.vector.nbytes + self.word_vectors.nbytes
 
     def is_sound(self, ndim: int) -> bool:
-        """Whether the vector has `ndim` dimensions, is finite and nonzero, and each word has a finite vector."""
+        """Whether the vector has `ndim` dimensions and is finite and nonzero, and each word has a finite vector."""
         square = float(np.dot(self.vector, self.vector)) if self.vector.shape == (ndim,) else 0.0
         has_words = len(self.word_vectors) == len(self.words) and bool(np.isfinite(self.word_vectors).all())
         return 0.0 < square < np.inf and has_words

@@ -217,8 +217,8 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outdated(self) -> Erasable | None:
-        """The earlier journal events of removed items, or None. Excludes the events of these changes, which may be
-        repeats.
+        """The earlier journal events of removed items, or None. Excludes the events of these changes, because the
+        changes may be repeats.
         """
         gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
         kept_ids = frozenset(event_id for event_id, _ in self.changes)

@@ -85,7 +85,7 @@ class Span:
 
     @property
     def traceparent(self) -> str:
-        """The W3C trace context of this span's children."""
+        """The W3C trace context for this span's children."""
         return f"00-{self.trace_id:032x}-{self.id:016x}-01"
 
     def set(self, name: str, value: Attribute) -> None:
@@ -191,7 +191,7 @@ def stop() -> None:
 
 
 def use_program(begin: Callable[[str], CallSpan]) -> None:
-    """Begin the spans of clients with this function, which receives the name of a verb."""
+    """Begin client spans with this function, which receives the name of a verb."""
     global _begin_program_span
     _begin_program_span = begin
 
@@ -226,12 +226,13 @@ def client_span(part: str, verb: str) -> AnySpan:
 
 
 def call_span(verb: str) -> CallSpan:
-    """Return the span of a client's call, by the program's own OpenTelemetry (`trace_clients`)."""
+    """Return the span of a client's call, recorded by the program's own OpenTelemetry (`trace_clients`)."""
     return NO_SPAN if _begin_program_span is None else _begin_program_span(verb)
 
 
 def parse(traceparent: str) -> tuple[int, int, bool] | None:
-    """Return the trace, the parent and whether it is sampled (W3C Trace Context, level 1), or None if it is invalid.
+    """Return the trace, the parent and whether the trace is sampled, or None if `traceparent` is invalid (W3C Trace
+    Context, level 1).
 
     >>> parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
     (14532796640713022374263055010393518492, 13235353014750950193, False)

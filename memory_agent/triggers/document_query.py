@@ -42,7 +42,7 @@ _SPACE = re.compile(r"\s+")
 
 
 class Revisions:
-    """The sentences (as hashes) of the last revision of each of the 16 most recently changed documents. Thread-safe."""
+    """The hashed sentences of the last revision, for each of the 16 most recently changed documents. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Hashes] = OrderedDict()
@@ -93,7 +93,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _to_embed(sentences: int, changed: Sequence[int]) -> list[int]:
-    """Return the positions of the sentences to embed, in order. At most two thirds of them changed."""
+    """Return the positions of the sentences to embed, in order. At most two thirds of them have changed."""
     new = _spread(changed, 2 * _MOST_EMBEDDED // 3)
     rest = _spread(sorted(set(range(sentences)).difference(changed)), _MOST_EMBEDDED - len(new))
     return sorted([*new, *rest])

@@ -70,7 +70,7 @@ class Verb:
         return self.answered_by in ("memory", "memory and journal")
 
     def call(self, arguments: Mapping[str, Any]) -> Call:
-        """Return the call with these method arguments. Raises `InvalidInputError`."""
+        """Return a call of the verb with these arguments of its method. Raises `InvalidInputError`."""
         params = self.params.of(**arguments)
         patience_ms = self.params.patience_ms(arguments)
         return Call(self, params, self.patience_ms if patience_ms is None else patience_ms)

@@ -83,7 +83,7 @@ def measure(runs: list[Run], embedder: Embedder) -> Iterator[dict[str, Any]]:
 
 
 def _fill(memory: Memory, runs: list[Run]) -> dict[str, str]:
-    """Store four thoughts of each run; return the issue of each memory, by memory id."""
+    """Store four thoughts from each run; return each memory's issue, by memory id."""
     issues = {}
     for number, run in enumerate(runs):
         thoughts = run.thoughts

@@ -81,7 +81,7 @@ def providers_rows(figures: Figures) -> Iterator[Row]:
 
 
 def journal_rows(figures: Figures) -> Iterator[Row]:
-    """Yield each window's events/s and ack latency, compared with a bare commit in process."""
+    """Yield each window's events/s and ack latency, compared with a bare in-process commit."""
     bare = figures["commit"]
     for name, window in figures.items():
         if name != "commit":
@@ -223,7 +223,7 @@ def light_rows(figures: Figures) -> Iterator[Row]:
 
 
 def archiving_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the times of the archive in a local folder, and how much it delays batches."""
+    """Yield the times of archiving to a local folder, and how much it delays batches."""
     what = f"archive, {figures['memories']:,} memories"
     yield Row(f"{what}, snapshot", f"{_spread(figures['snapshot_ms'])} ms", f"{figures['snapshot_mb']:g} MB")
     yield Row(f"{what}, increment of {figures['batch']} memories", f"{_spread(figures['increment_ms'])} ms",
@@ -263,7 +263,9 @@ def nodes_rows(figures: Figures) -> Iterator[Row]:
 
 
 def moves_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the latencies of requests while users move, and the time until the users of a killed machine answer."""
+    """Yield the latencies of requests while users move, and the time until requests from a killed machine's users are
+    answered.
+    """
     what = f"moves: {figures['users']} users with {figures['memories']:,} memories"
     quiet, moving, killed = figures["quiet"], figures["moving"], figures["killed"]
     most_ms, most_s = figures["target_p99_ms"], figures["target_recovery_s"]
@@ -284,7 +286,7 @@ def _latencies(requests: Figures) -> str:
 
 
 def cost_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of a recall in process at each store size, in embeddings, Python calls and SQL statements."""
+    """Yield the cost of an in-process recall at each store size, in embeddings, Python calls and SQL statements."""
     for size, one in figures.items():
         what, over = f"recall in process, {int(size):,} memories", one["in_embeddings"]
         embedding, processor = _spread(one["embedding_ms"]), _spread(one["in_embeddings_by_processor"])
@@ -339,7 +341,7 @@ def filters_rows(figures: Figures) -> Iterator[Row]:
 
 
 def indexes_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the search times and the recall@10 of each index of vectors."""
+    """Yield the search times and the recall@10 of each vector index."""
     for size, engines in figures.items():
         for name, one in engines.items():
             what, built_in = f"index {name}, {int(size):,} memories", engines["builtin"]
@@ -373,7 +375,7 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
 def _at_most(
     figure: str, value: float, limit: float | None, unit: str = "", *, measured: str = "", beside: str = ""
 ) -> Row:
-    """Return the row of a value with an optional upper limit. `measured`, if set, is shown instead of the value."""
+    """Return the row for a value with an optional upper limit. `measured`, if set, is shown instead of the value."""
     shown = f"{measured or f'{value:g}'} {unit}".rstrip()
     if limit is None:
         return Row(figure, shown, beside)

@@ -89,7 +89,7 @@ def _take_turns(asked: Mapping[str, _Asked]) -> dict[str, list[float]]:
 
 
 def _added(without: Sequence[float], traced: Sequence[float]) -> Spread:
-    """Return the median over blocks of what the second daemon adds to the first, with a 95 % interval (bootstrap)."""
+    """Return by what share `traced` exceeds `without`: the median over blocks, with a 95 % interval (bootstrap)."""
     shares = [two / one - 1 for one, two in zip(without, traced, strict=True)]
     drawn = np.random.default_rng(0).choice(shares, (_DRAWS, len(shares)))
     low, high = np.percentile(np.median(drawn, axis=1), (2.5, 97.5))
@@ -97,7 +97,7 @@ def _added(without: Sequence[float], traced: Sequence[float]) -> Spread:
 
 
 def _spans_us(settings: TracingSettings) -> float:
-    """Return the processor time of a recall's spans, in this process, with their export in batches."""
+    """Return the processor time that a recall's spans take in this process, including their export in batches."""
     began_s = time.process_time()
     start_tracing(settings)
     for _ in range(_ALONE):
@@ -139,7 +139,7 @@ class _Asked:
 
 
 def _times_s(pid: int) -> float:
-    """Return the processor time of a process in seconds, to the nanosecond (`/proc/PID/schedstat`), of all threads."""
+    """Return the processor time of all threads of a process in seconds, to the nanosecond (`/proc/PID/schedstat`)."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat") if psutil.pid_exists(pid) else ()
     return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 

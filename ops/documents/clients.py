@@ -190,7 +190,7 @@ def _literal(default: object) -> str:
 
 @functools.cache
 def _imports_of(file: str) -> dict[str, str]:
-    """Return, by name, the module from which the file imports each name."""
+    """Return the module of each name that the file imports, by name."""
     tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     found: dict[str, str] = {}
     for node in ast.walk(tree):

@@ -102,7 +102,8 @@ class Ledger:
         return {mark: state for mark, state in rows if letter is None or f"{user}-{letter}" in mark}
 
     def compare(self, user: str, letter: Letter, held: Sequence[Held]) -> list[Finding]:
-        """Compare what a store holds with the ledger. Marks that were only `sent`, but exist, become `kept`.
+        """Compare what a store holds with the ledger. Marks that are only `sent`, but are found in the store, become
+        `kept`.
 
         A client may write one mark as memories of several types (a prompt is a message and begins a run), but only once
         per type.

@@ -44,7 +44,7 @@ def has_room(folder: Path) -> bool:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the bytes that unprivileged users can write, or None if the file system has no size. Raises `OSError`."""
+    """Return how many bytes unprivileged users can write, or None if the file system has no size. Raises `OSError`."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 

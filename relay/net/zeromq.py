@@ -29,7 +29,7 @@ _HEARTBEAT_MS = 1_000
 _SILENT_MS = 3_000
 _DAY_MS = 86_400_000
 
-# Integers, because each operation on pyzmq's flags creates an enum, and a recall exchanges a dozen messages.
+# Integers, because each operation on pyzmq's flags creates an enum member, and a recall exchanges a dozen messages.
 _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDMORE, zmq.EVENTS, zmq.POLLIN))
 
 
@@ -62,7 +62,7 @@ def curve_pair() -> CurvePair:
 
 
 class CurveAuthenticator:
-    """Makes sockets of its own context accept only peers with known CURVE keys, checked in a thread of pyzmq."""
+    """Makes sockets of its own context accept only peers with known CURVE keys, checked in a pyzmq thread."""
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
         """`pair` is the server's key pair. `knows` returns, in another thread, whether a public key may connect."""
@@ -101,7 +101,7 @@ class Waker:
             os.write(self._write, b"\0")
 
     def poller(self, *sockets: PlainSocket) -> zmq.Poller:
-        """Return a poller for these sockets that `wake` interrupts."""
+        """Return a poller for these sockets; `wake` interrupts it."""
         poller = zmq.Poller()
         for source in (*sockets, self._read):
             poller.register(source, zmq.POLLIN)
@@ -233,7 +233,7 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
 
 
 def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
-    """Bind again if the socket file was removed. Does not unbind, which would later remove the new file."""
+    """Bind again if the socket file was removed. Does not unbind, because unbinding would later remove the new file."""
     if endpoint.startswith("ipc://") and not Path(endpoint.removeprefix("ipc://")).exists():
         bind(socket, endpoint, failure)
 
@@ -297,7 +297,9 @@ def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
 
 
 def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | None:
-    """Return a message, or None without waiting. Pass `copy=False` to use the frames with `proven_key`."""
+    """Return a message without waiting, or None if there is none. Pass `copy=False` to use the frames with
+    `proven_key`.
+    """
     try:
         frame = socket.recv(_NOW, copy=False)
     except zmq.Again:
@@ -322,7 +324,7 @@ def _number(socket: PlainSocket, option: int) -> int:
 
 
 def proven_key(frames: Sequence[Any]) -> str:
-    """Return the public key proved by the peer of a guarded socket, from frames that were not copied."""
+    """Return the public key that the peer of a guarded socket proved, given frames that were not copied."""
     return str(frames[-1]["User-Id"])
 
 
