@@ -40,7 +40,7 @@ class HostActor:
         answer_threads: int,
         ingest_threads: int,
     ) -> None:
-        """On a machine other than the daemon's, `place` and `endpoints` are None: its own file contains them."""
+        """`place` and `endpoints` are None on a machine that joined; that machine's own file contains them."""
         configure_logging("warning")
         return_freed_memory()
         threading.Thread(target=_end_with, args=(os.getppid(),), name="parent-watch", daemon=True).start()

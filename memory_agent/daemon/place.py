@@ -31,7 +31,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> Identity:
-        """The keys for the hosts of other machines; every machine has the same pair."""
+        """The keys for the hosts on other machines; every machine has the same pair."""
         return cluster_identity(self.curve)
 
     @property

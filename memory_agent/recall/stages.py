@@ -2,8 +2,8 @@
 
 **Neighbours.** The words of a question are often spread over a few turns, so a memory gains from how well it and its
 neighbours match them (`evidence`). An answer often follows an earlier instance of the question. So if the query is a
-question, a memory that asks one lends the part of its score above the floor to the memory that follows it, and ranks
-below that memory. Both gains are smaller for longer memories.
+question, a memory that is itself a question passes the part of its score above the floor to the memory that follows it,
+and ranks below that memory. Both gains are smaller for longer memories.
 
 **Former requests** resemble the query, but do not answer it. A former request has a cosine of at least `REQUEST_COSINE`
 with the query or, if there are no vectors, the same words. It is the start of a run with only an objective, or a user's

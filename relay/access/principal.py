@@ -1,6 +1,6 @@
 """Principals and scopes: who holds a request's key, and what the key permits. Pure.
 
-Only a request's credentials determine its principal, never its content.
+A request's principal is determined only by its credentials, never by its content.
 """
 
 from __future__ import annotations
