@@ -94,7 +94,7 @@ if (defined $status && $answer =~ m{\r\n\r\n(.+\n)$}s) {
 }
 exit 0 if ($status // 0) == 200;
 
-# Send the events in a separate process, because the client waits only for this process.
+# Send the events in a separate process: the client waits only for this one.
 exit 0 if fork;
 setpgrp;
 replay($input);
