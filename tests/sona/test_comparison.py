@@ -86,7 +86,8 @@ def test_the_opposite_bet_gains_nothing_from_rankings_of_one_order(ranks: list[i
 
 def test_the_higher_a_used_memory_is_raised_the_more_is_won() -> None:
     second, fifth = result_of([2, 1, 3, 4, 5], [], [1]), result_of([2, 3, 4, 5, 1], [], [4])
-    assert 1.4 < second.learned < 2.0 < fifth.learned
+    assert second.learned == pytest.approx(0.2 + 0.8 * 1.6)  # a fifth of the stake is held back
+    assert second.learned < 2.0 < fifth.learned
     assert sign_of(second) == sign_of(fifth) == 1
 
 
