@@ -148,7 +148,7 @@ class _Job:
 
 
 class Workers:
-    """The threads of one socket, of which at most half serve one user.
+    """The threads of one socket. At most half of them serve the same user.
 
     Further requests of that user wait in a queue. A thread that finishes one of the user's requests takes the next.
     Each thread receives, answers and replies itself: passing requests between threads took 0.5 ms (measured).

@@ -238,7 +238,7 @@ def scanned(
     filter: MemoryFilter | None,
     deadline: Deadline,
 ) -> Cosines | None:
-    """Return the cosines of at least the best `limit` memories in `mask` (n,), all of which pass `filter`.
+    """Return the cosines of at least the best `limit` memories in `mask` (n,). All of them pass `filter`.
 
     If the index is in another engine that does not answer in time, return None, and record that in `deadline`.
     """

@@ -242,7 +242,7 @@ class Owners:
             self._environment.close()
 
     def _forget_oldest(self, transaction: Transaction) -> None:
-        """Drop the oldest pairs to make room for the unsaved ones, all of which are counted as new."""
+        """Drop the oldest pairs to make room for the unsaved ones. Each unsaved pair counts as new."""
         surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return
