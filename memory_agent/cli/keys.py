@@ -109,9 +109,9 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
     pair = relay.curve_pair() if curve else None
     user_id = None if all_users else target.user_id
     orgs = frozenset(rights.orgs)
-    document = relay.create_key(target.data_dir, name, user_id, rights.scopes, pair, orgs=orgs, tier=rights.tier)
-    if rights.person is not None:
-        relay.set_person(target.data_dir, [name], rights.person)
+    document = relay.create_key(
+        target.data_dir, name, user_id, rights.scopes, pair, orgs=orgs, tier=rights.tier, person=rights.person
+    )
     if curve:
         document = msgspec.structs.replace(document, server=relay.server_pair(target.data_dir, relay.curve_pair).public)
     _hand_out(target, document, out)

@@ -109,12 +109,13 @@ def create_key(
     *,
     orgs: frozenset[str] = frozenset(),
     tier: str | None = None,
+    person: str | None = None,
 ) -> KeyDocument:
     """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
-    `orgs` and `tier` are the groups of its holder. The key is assigned to the person of the user's other keys. Raises
-    `KeyFileError` if the name is in use or the user cannot have a key, and `MalformedEventError` for an invalid name of
-    a user, organisation or tier.
+    `orgs` and `tier` are the groups of its holder. All keys of the user are assigned to `person`; by default, the new
+    key is assigned to the person of the user's other keys. Raises `KeyFileError` if the name is in use or the user
+    cannot have a key, and `MalformedEventError` for an invalid name of a user, organisation, tier or person.
 
     >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
     >>> read_keys(Path("data"))[0].principal.groups
@@ -125,6 +126,10 @@ def create_key(
         validate_group_name("org", org)
     if tier is not None:
         validate_group_name("tier", tier)
+    if person is not None:
+        validate_group_name("person", person)
+        if user_id is None:
+            raise KeyFileError(key_id, "is for all users, so it belongs to no person")
     if user_id is not None and validate_event_user(user_id) == SYSTEM_USER:
         raise KeyFileError(
             SYSTEM_USER, "is not a user: its events belong to other users and require a key for all users"
@@ -137,7 +142,9 @@ def create_key(
         keys = read_keys(data_dir)
         if any(key.id == key_id for key in keys) or key_id == LOCAL:
             raise KeyFileError(key_id, "a key with this name exists or was revoked; names cannot be reused")
-        added = msgspec.structs.replace(added, person=person_of(keys, user_id), **stored)
+        added = msgspec.structs.replace(added, person=person or person_of(keys, user_id), **stored)
+        if person is not None:
+            keys = tuple(msgspec.structs.replace(key, person=person) if key.user_id == user_id else key for key in keys)
         _write_keys(data_dir, (*keys, added))
     return KeyDocument(id=key_id, user_id=user_id, **shown)
 

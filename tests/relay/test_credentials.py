@@ -27,6 +27,7 @@ from relay import (
     server_pair,
     set_person,
 )
+from relay.access import key_file
 from relay.access.key_file import digest_of
 from relay.disk import add_checksum, verify_checksum, write_private
 
@@ -295,6 +296,26 @@ def test_the_names_of_organisations_and_tiers_are_checked(tmp_path: Path, name: 
         create_key(tmp_path, "a", "alice", READER, tier=name)
     assert read_keys(tmp_path) == ()
     create_key(tmp_path, "a", "alice", READER, orgs=frozenset({"x" * 64}), tier="A.b_c-9")
+
+
+def test_a_key_created_with_a_person_is_written_once_with_all_keys_of_its_user(tmp_path: Path) -> None:
+    for name, user_id in (("laptop", "ann"), ("of-bob", "bob"), ("all", None)):
+        create_key(tmp_path, name, user_id, READER)
+    with pytest.raises(MalformedEventError):
+        create_key(tmp_path, "ci", "ann", READER, person="a b")
+    with pytest.raises(KeyFileError, match="belongs to no person"):
+        create_key(tmp_path, "ci", None, READER, person="ann-k")
+    writes: list[list[str | None]] = []
+    put = key_file._write_keys  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            key_file, "_write_keys", lambda folder, keys: (writes.append([k.person for k in keys]), put(folder, keys))
+        )
+        create_key(tmp_path, "ci", "ann", READER, person="ann-k")
+    assert writes == [["ann-k", None, None, "ann-k"]]
+    assert {key.id: key.person for key in read_keys(tmp_path)} == {
+        "laptop": "ann-k", "of-bob": None, "all": None, "ci": "ann-k",
+    }  # fmt: skip
 
 
 def test_only_the_folders_own_key_has_the_scopes_that_were_added_since_it_was_created(former: Path) -> None:
