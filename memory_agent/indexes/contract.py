@@ -9,7 +9,8 @@ d = dimensions, p = passages of a memory, k = number of hits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -57,6 +58,20 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     since_us: int | None = None
     until_us: int | None = None
 
+    @classmethod
+    def of_scope(cls, scope: str | None, id: str) -> Where:
+        """Return the filter of `VectorIndex.count`. Raises `InvalidInputError` for an unknown scope."""
+        if scope is not None and scope not in COLUMNS:
+            raise InvalidInputError("scope", f"must be one of {', '.join(COLUMNS)}")
+        return EVERYTHING if scope is None else cls(among={scope: (id,)})
+
+    def condition(self, mark: str) -> tuple[str, list[str | int]]:
+        """Return the filter as an SQL condition with the placeholder `mark` for each of the values."""
+        bounds = [(operator, us) for operator, us in ((">=", self.since_us), ("<", self.until_us)) if us is not None]
+        parts = [f"{column} IN ({', '.join([mark] * len(names))})" for column, names in self.among.items()]
+        parts += [f"time_us {operator} {mark}" for operator, _ in bounds]
+        return " AND ".join(parts) or "TRUE", [*chain(*self.among.values()), *(us for _, us in bounds)]
+
 
 EVERYTHING = Where()
 
@@ -66,6 +81,13 @@ class Hits(NamedTuple):
 
     rows: npt.NDArray[np.int64]
     cosines: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, found: Iterable[tuple[int, float]] = ()) -> Hits:
+        """Return the hits of pairs of a row and a cosine distance."""
+        pairs = list(found)
+        distances = np.array([distance for _, distance in pairs], dtype=np.float32)
+        return cls(np.array([row for row, _ in pairs], dtype=np.int64), 1 - distances)
 
 
 class IndexOf(NamedTuple):

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from memory_agent.errors import IndexUnusableError, InvalidInputError
+from memory_agent.errors import IndexUnusableError
 from memory_agent.indexes import contract
 from memory_agent.indexes.contract import COLUMNS, EVERYTHING, Entry, Hits, IndexOf, Position, Where
 from memory_agent.records.embedded import Embedding
@@ -93,14 +93,15 @@ class LanceIndex:
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._opened(timeout_s):
             if self._position is None or self._table is None:
-                return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+                return Hits.of()
             contract.check_width(vector, self._position.ndim)
             query = self._table.search(vector.astype(np.float16), vector_column_name="embedding")
             query = query.distance_type("cosine").select(["memory", "_distance"]).limit(limit)
-            condition = _condition(where)
+            if where != EVERYTHING:
+                query = query.where(_condition(where), prefilter=True)
             left = None if until_s is None else timedelta(seconds=max(0.0, until_s - time.monotonic()))
             try:
-                found = (query.where(condition, prefilter=True) if condition else query).to_arrow(timeout=left)
+                found = query.to_arrow(timeout=left)
             except RuntimeError as error:
                 if left is not None and "timeout" in str(error):
                     raise TimeoutError from error
@@ -108,14 +109,13 @@ class LanceIndex:
         return Hits(found["memory"].to_numpy(), 1 - found["_distance"].to_numpy().astype(np.float32))
 
     def count(self, scope: str | None = None, id: str = "") -> int:
-        if scope is not None and scope not in COLUMNS:
-            raise InvalidInputError("scope", f"must be one of {', '.join(COLUMNS)}")
+        where = Where.of_scope(scope, id)
         with self._opened():
             if self._table is None:
                 return 0
             query = self._table.search().select(["memory"])
             if scope is not None:
-                query = query.where(_condition(Where(among={scope: (id,)})))
+                query = query.where(_condition(where))
             return len(np.unique(query.to_arrow()["memory"].to_numpy()))
 
     def compact(self) -> None:
@@ -213,13 +213,9 @@ def _batch(entries: Sequence[Entry], ndim: int) -> pa.Table:
 
 
 def _condition(where: Where) -> str:
-    """Return the SQL condition of a filter, or "" if it has none."""
-    parts = [f"{column} IN ({', '.join(_quoted(name) for name in names)})" for column, names in where.among.items()]
-    for operator, time_us in ((">=", where.since_us), ("<", where.until_us)):
-        if time_us is not None:
-            parts.append(f"time_us {operator} {time_us}")
-    return " AND ".join(parts)
+    condition, values = where.condition("{}")
+    return condition.format(*map(_literal, values))
 
 
-def _quoted(name: str) -> str:
-    return "'" + name.replace("'", "''") + "'"
+def _literal(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"

@@ -23,12 +23,11 @@ from struct import pack
 from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from memory_agent.errors import IndexUnavailableError, IndexUnusableError, InvalidInputError, MemoryAgentError
+from memory_agent.errors import IndexUnavailableError, IndexUnusableError, MemoryAgentError
 from memory_agent.indexes import contract
 from memory_agent.indexes.contract import COLUMNS, EVERYTHING, Entry, Hits, IndexOf, Position, Where
 from memory_agent.records.embedded import Embedding
@@ -132,7 +131,7 @@ class PgvectorIndex:
         )
         with self._transaction(until_s) as connection:
             if self._position is None or not self._has_table:
-                return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+                return Hits.of()
             contract.check_width(vector, self._position.ndim)
             parameters = (_text(vector), *values, limit)
             if self.is_approximate and values and self._are_few(connection, condition, values):
@@ -143,13 +142,10 @@ class PgvectorIndex:
                 connection.execute(_WITHOUT_GRAPH)
                 connection.limit(until_s)
                 found = connection.execute(query, parameters).fetchall()
-        rows = np.array([row for row, _ in found], dtype=np.int64)
-        return Hits(rows, 1 - np.array([distance for _, distance in found], dtype=np.float32))
+        return Hits.of(found)
 
     def count(self, scope: str | None = None, id: str = "") -> int:
-        if scope is not None and scope not in COLUMNS:
-            raise InvalidInputError("scope", f"must be one of {', '.join(COLUMNS)}")
-        condition, values = _condition(EVERYTHING if scope is None else Where(among={scope: (id,)}))
+        condition, values = _condition(Where.of_scope(scope, id))
         with self._transaction() as connection:
             if not self._has_table:
                 return 0
@@ -483,15 +479,8 @@ def _table_of(user_id: str) -> str:
 
 
 def _condition(where: Where) -> tuple[str, list[Any]]:
-    parts, values = ["TRUE"], list[Any]()
-    for column, names in where.among.items():
-        parts.append(f"{column} = ANY(%s)")
-        values.append([_storable(name) for name in names])
-    for operator, time_us in ((">=", where.since_us), ("<", where.until_us)):
-        if time_us is not None:
-            parts.append(f"time_us {operator} %s")
-            values.append(time_us)
-    return " AND ".join(parts), values
+    condition, values = where.condition("%s")
+    return condition, [_storable(value) if isinstance(value, str) else value for value in values]
 
 
 def _storable(name: str) -> str:

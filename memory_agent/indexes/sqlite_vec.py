@@ -20,7 +20,7 @@ import numpy as np
 import sqlite_vec
 from sqlcipher3 import dbapi2 as sqlite
 
-from memory_agent.errors import IndexDamagedError, IndexUnavailableError, IndexUnusableError, InvalidInputError
+from memory_agent.errors import IndexDamagedError, IndexUnavailableError, IndexUnusableError
 from memory_agent.indexes import contract
 from memory_agent.indexes.contract import COLUMNS, EVERYTHING, Entry, Hits, IndexOf, Position, Where
 from memory_agent.records.embedded import Embedding
@@ -92,23 +92,20 @@ class SqliteVecIndex:
             connection.executemany("DELETE FROM vectors WHERE memory = ?", [(row,) for row in rows])
 
     def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
-        condition, values = _condition(where)
+        condition, values = where.condition("?")
         with self._transaction(timeout_s) as connection:
             if self._position is None or not self._position.ndim:
-                return Hits(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
+                return Hits.of()
             contract.check_width(vector, self._position.ndim)
             found = connection.execute(
                 f"SELECT memory, vec_distance_cosine(vec_int8(embedding), vec_int8(?)) AS distance FROM vectors "
                 f"WHERE {condition} ORDER BY distance LIMIT ?",
                 (_quantized(vector[None])[0].tobytes(), *values, limit),
             ).fetchall()
-        rows = np.array([row for row, _ in found], dtype=np.int64)
-        return Hits(rows, 1 - np.array([distance for _, distance in found], dtype=np.float32))
+        return Hits.of(found)
 
     def count(self, scope: str | None = None, id: str = "") -> int:
-        if scope is not None and scope not in COLUMNS:
-            raise InvalidInputError("scope", f"must be one of {', '.join(COLUMNS)}")
-        condition, values = _condition(EVERYTHING if scope is None else Where(among={scope: (id,)}))
+        condition, values = Where.of_scope(scope, id).condition("?")
         with self._transaction() as connection:
             query = f"SELECT count(DISTINCT memory) FROM vectors WHERE {condition}"
             return int(connection.execute(query, values).fetchone()[0])
@@ -201,18 +198,6 @@ class SqliteVecIndex:
             if code == sqlite.SQLITE_READONLY:
                 raise IndexUnusableError(_NAME, f"{FILE} is read-only", f"make {self._path} writable") from error
             raise IndexDamagedError(f"{FILE}: {reason}") from error
-
-
-def _condition(where: Where) -> tuple[str, list[Any]]:
-    parts, values = ["TRUE"], list[Any]()
-    for column, names in where.among.items():
-        parts.append(f"{column} IN ({', '.join('?' * len(names))})")
-        values += names
-    for operator, time_us in ((">=", where.since_us), ("<", where.until_us)):
-        if time_us is not None:
-            parts.append(f"time_us {operator} ?")
-            values.append(time_us)
-    return " AND ".join(parts), values
 
 
 def _quantized(vectors: Embedding) -> Any:
