@@ -9,7 +9,7 @@ n = number of slots, including dead ones; m = number of slots or rows passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
 from math import nan
@@ -57,6 +57,8 @@ _PAIRS: dict[str, type[np.generic]] = {
     "metadata_values": np.int64,  # results of `metadata.number_of`
 }
 _BESIDE = (("tag_slots", "tag_names"), ("metadata_slots", "metadata_values"))
+_PER_SLOT = _TYPES | dict.fromkeys(LINKS, np.int32) | {"alive": np.bool_}
+_ALL = _PER_SLOT | _PAIRS
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
@@ -79,10 +81,7 @@ class Columns:
         self.vectors = vectors
         self._words = words
         self._word_bits = WordBits()
-        self._columns: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _TYPES.items()}
-        self._links: dict[str, Column[np.int32]] = {name: _column(np.int32) for name in LINKS}
-        self._alive: Column[np.bool_] = _column(np.bool_)
-        self._pairs: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _PAIRS.items()}
+        self._columns: dict[str, Column[Any]] = {name: _column(type_) for name, type_ in _ALL.items()}
         self._names: dict[str, int] = {}
         self.dead = 0
         self._equal = Sorted.of(np.empty(0, dtype=np.int64))
@@ -109,7 +108,7 @@ class Columns:
         """Return the content as arrays. The arrays of each index have its name as a prefix."""
         names = np.frombuffer(msgspec.msgpack.encode(list(self._names)), dtype=np.uint8)
         equal = self._equal.with_all(self._columns["fingerprints"].view())
-        own = {name: column.view() for name, column in self._named_columns()}
+        own = {name: column.view() for name, column in self._columns.items()}
         indexes = {
             f"{part}.{name}": array
             for part, index in (("vectors", self.vectors), ("words", self._words))
@@ -124,7 +123,7 @@ class Columns:
         or the embedder has changed. The columns must then be rebuilt.
         """
         if changes.through >= self.applied and changes.words_stamp != self.words_stamp:
-            self._word_bits, self.words_stamp = WordBits(len(self._alive)), changes.words_stamp
+            self._word_bits, self.words_stamp = WordBits(len(self._columns["alive"])), changes.words_stamp
             if changes.through == self.applied:
                 self._publish()
         if changes.through <= self.applied:
@@ -146,7 +145,8 @@ class Columns:
             self.applied = -1  # only a part of the range is applied, so no further range can continue from here
             raise
         self.applied = changes.through
-        if self.dead > _WORN_SHARE * len(self._alive) and len(self._alive) > _WORN_FROM:
+        slots = len(self._columns["alive"])
+        if self.dead > _WORN_SHARE * slots and slots > _WORN_FROM:
             self.compact()
         self._publish()
 
@@ -160,27 +160,24 @@ class Columns:
 
     def compact(self) -> None:
         """Drop dead slots with all their values, and publish the view."""
-        alive = self._alive.view()
+        alive = self._columns["alive"].view()
         kept: Slots = np.flatnonzero(alive)
         moved = (np.cumsum(alive) - 1).astype(np.int32)
-        values = {name: self._columns[name].view()[kept] for name in _TYPES}
-        pairs: dict[str, npt.NDArray[Any]] = {}
+        values = {name: self._columns[name].view()[kept] for name in _PER_SLOT}
         for to, of in _BESIDE:
-            slots = self._pairs[to].view()
-            pairs |= {to: moved[slots[alive[slots]]], of: self._pairs[of].view()[alive[slots]]}
-        used = np.unique(np.concatenate([pairs["tag_names"], *(values[name] for name in NAMED)]))
+            slots = self._columns[to].view()
+            values |= {to: moved[slots[alive[slots]]], of: self._columns[of].view()[alive[slots]]}
+        used = np.unique(np.concatenate([values[name] for name in ("tag_names", *NAMED)]))
         used = used[used != NO_NAME]
         renumbered = np.full(len(self._names) + 1, NO_NAME, dtype=np.int32)  # the last position is for `NO_NAME`
         renumbered[used] = np.arange(len(used))
         names = list(self._names)
         self._names = {names[number]: place for place, number in enumerate(used.tolist())}
-        for name in NAMED:
+        for name in ("tag_names", *NAMED):
             values[name] = renumbered[values[name]]
-        self._columns = {name: Column(values[name]) for name in _TYPES}
-        self._alive = Column(np.ones(len(kept), dtype=np.bool_))
-        pairs["tag_names"] = renumbered[pairs["tag_names"]]
-        self._pairs = {name: Column(pairs[name]) for name in _PAIRS}
-        self._links = {name: Column(np.full(len(kept), -1, dtype=np.int32)) for name in LINKS}
+        for name in LINKS:
+            values[name][:] = -1
+        self._columns = {name: Column(values[name]) for name in _ALL}
         self._link(np.flatnonzero(values["sessions"] != NO_NAME))
         self._equal = Sorted.of(values["fingerprints"])
         self.vectors.close()
@@ -195,14 +192,10 @@ class Columns:
 
     def _take(self, arrays: LoadedArrays) -> None:
         count = len(arrays["rows"])
-        own = [*_TYPES, *LINKS, "alive"]
         pairs_differ = any(len(arrays[to]) != len(arrays[of]) for to, of in _BESIDE)
-        if pairs_differ or any(arrays[name].shape != (count,) for name in own):
+        if pairs_differ or any(arrays[name].shape != (count,) for name in _PER_SLOT):
             raise ValueError("the arrays differ in length")
-        self._columns = {name: _column(type_, arrays[name]) for name, type_ in _TYPES.items()}
-        self._links = {name: _column(np.int32, arrays[name]) for name in LINKS}
-        self._alive = _column(np.bool_, arrays["alive"])
-        self._pairs = {name: _column(type_, arrays[name]) for name, type_ in _PAIRS.items()}
+        self._columns = {name: _column(type_, arrays[name]) for name, type_ in _ALL.items()}
         self._names = {name: number for number, name in enumerate(_names_of.decode(arrays["names"].tobytes()))}
         self.dead = count - int(np.count_nonzero(arrays["alive"]))
         self._word_bits = WordBits(count)
@@ -211,7 +204,7 @@ class Columns:
         self._locate()
 
     def _locate(self) -> None:
-        alive = np.flatnonzero(self._alive.view())
+        alive = np.flatnonzero(self._columns["alive"].view())
         rows = self._columns["rows"].view()[alive]
         self._first_row = int(rows.min(initial=np.iinfo(np.int64).max)) if len(rows) else 0
         self._slot_of = _column(np.int32)
@@ -309,7 +302,7 @@ class Columns:
         if not removed:
             return set()
         slots: Slots = np.array(removed)
-        self._alive.set(slots, False)
+        self._columns["alive"].set(slots, False)
         self.dead += len(slots)
         self._point(self._columns["rows"].view()[slots], -1)
         self.vectors.remove(slots)
@@ -320,7 +313,7 @@ class Columns:
     def _append(self, added: list[Change]) -> set[int]:
         if not added:
             return set()
-        start = len(self._alive)
+        start = len(self._columns["alive"])
         slots: Slots = np.arange(start, start + len(added))
         records = [(change.row, change.record) for change in added if change.record is not None]
         lines = [self._values_of(row, record) for row, record in records]
@@ -331,11 +324,10 @@ class Columns:
             (slot, value) for slot, (_, record) in enumerate(records, start) for value in numbers_of(record.metadata)
         ]
         for (to, of), pairs in zip(_BESIDE, (tags, told), strict=True):
-            self._pairs[to].append([slot for slot, _ in pairs])
-            self._pairs[of].append([value for _, value in pairs])
-        self._alive.append(np.ones(len(added), dtype=np.bool_))
-        for link in self._links.values():
-            link.append(np.full(len(added), -1, dtype=np.int32))
+            self._columns[to].append([slot for slot, _ in pairs])
+            self._columns[of].append([value for _, value in pairs])
+        for name, value in (("alive", True), *((link, -1) for link in LINKS)):
+            self._columns[name].append(np.full(len(added), value))
         self.vectors.append(self._vectors_of(added), [change.passages for change in added])
         self._word_bits.append([change.words for change in added])
         self._words.append([texts_of(record) for _, record in records])
@@ -385,7 +377,7 @@ class Columns:
         if not sessions:
             return
         slots = np.flatnonzero(are_any(self._columns["sessions"].view(), list(sessions)))
-        self._link(slots[self._alive.view()[slots]])
+        self._link(slots[self._columns["alive"].view()[slots]])
 
     def _link(self, slots: Slots) -> None:
         """Link `slots` (m,): all live slots of some sessions, or slots without a session."""
@@ -399,17 +391,11 @@ class Columns:
             beside = np.full(len(slots), -1, dtype=np.int32)
             to, of = (beside[1:], slots[:-1]) if step > 0 else (beside[:-1], slots[1:])
             to[is_next] = of[is_next]
-            self._links[name].set(slots, beside)
-
-    def _named_columns(self) -> Iterator[tuple[str, Column[Any]]]:
-        yield from self._columns.items()
-        yield from self._links.items()
-        yield "alive", self._alive
-        yield from self._pairs.items()
+            self._columns[name].set(slots, beside)
 
     def _publish(self) -> None:
-        arrays = {name: column.view() for name, column in self._named_columns()}
-        if len(self._alive) - len(self._equal.values) > _MOST_UNSORTED:
+        arrays = {name: column.view() for name, column in self._columns.items()}
+        if len(arrays["alive"]) - len(self._equal.values) > _MOST_UNSORTED:
             self._equal = self._equal.with_all(arrays["fingerprints"])
         rows = RowSlots(arrays["rows"], self._first_row, self._slot_of.view())
         self.view = View(
@@ -418,7 +404,7 @@ class Columns:
             rows,
             self._equal,
             (self.vectors.view(rows), self._words.view(), self._word_bits.view()),
-            (len(self._alive) - self.dead, self.applied),
+            (len(arrays["alive"]) - self.dead, self.applied),
             (self.stamp, self.words_stamp),
         )
 
