@@ -25,6 +25,7 @@ from memory_agent.errors import ArchiveUnavailableError, SettingsError
 from memory_agent.settings import ArchiveSettings
 from memory_agent.storage.folders import user_folder
 from relay.disk import flush
+from relay.future import Future
 
 SLOWEST_BYTES_PER_S = 1 << 20
 _COPIED_BYTES = 1 << 20
@@ -209,36 +210,30 @@ class Objects:
         undo: Callable[[], object] | None = None,
     ) -> _Result:
         """Run an operation in a thread. `undo` is called if it succeeds after `ArchiveUnavailableError` was raised."""
-        is_abandoned, deciding = False, threading.Lock()
         limit_s = self._timeout_s + size_bytes / SLOWEST_BYTES_PER_S
         deadline_s = time.monotonic() + limit_s
-        done = SimpleQueue[tuple[_Result, None] | tuple[None, Exception]]()
+        done = Future[_Result]()
 
         def work() -> None:
             try:
-                result = operation()
-                with deciding:
-                    done.put((result, None))
-                    is_late = is_abandoned
-                if is_late and undo is not None:
+                done.settle(operation())
+                if done.cancelled() and undo is not None:
                     undo()
             except Exception as error:  # noqa: BLE001 - raised by the caller's thread
-                done.put((None, error))
+                done.settle(error)
             finally:
                 self._turn.put(None)
 
         try:
             self._turn.get(timeout=limit_s)
             self._start(work)
-            result, failure = done.get(timeout=max(0.001, deadline_s - time.monotonic()))
-        except Empty as error:
-            with deciding:
-                is_abandoned = done.empty()
-            if is_abandoned:
+            failure = done.exception(max(0.001, deadline_s - time.monotonic()))
+        except (Empty, TimeoutError) as error:
+            if done.cancel():
                 raise ArchiveUnavailableError(f"{what}: the archive did not answer in {limit_s:.3g} s") from error
-            result, failure = done.get()
+            failure = done.exception()
         if failure is None:
-            return result  # type: ignore[return-value]
+            return done.result()
         if may_be_missing and isinstance(failure, FileNotFoundError):
             raise failure
         reason = failure.strerror if isinstance(failure, OSError) else None  # other messages may contain secrets
