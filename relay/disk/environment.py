@@ -12,7 +12,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -194,11 +194,9 @@ class Environment:
                 self._reopen()
 
     def _reopen(self) -> None:
-        try:
+        with self._failures.translated():
             self._engine = _open_engine(self._failures, len(self._databases), readonly=False)
             self._databases = _open_databases(self._engine, tuple(self._databases), readonly=False)
-        except lmdb.Error as error:
-            raise self._failures.translate(error) from error
 
     def _require_encryption(self, *, readonly: bool) -> None:
         """Check that the encryption on disk is the requested one. A new environment adopts it."""
@@ -223,11 +221,8 @@ class Environment:
 
     def key_id(self) -> bytes | None:
         """Return the id of the key that encrypts the environment, or None if it is plain. Needs no key."""
-        try:
-            with self._transactions.shared():
-                return self._marked_key()
-        except lmdb.Error as error:
-            raise self._failures.translate(error) from error
+        with self._failures.translated(), self._transactions.shared():
+            return self._marked_key()
 
     def _marked_key(self) -> bytes | None:
         markers = self._markers(create=False)
@@ -247,24 +242,18 @@ class Environment:
 
     def clear_dead_readers(self) -> int:
         """Free the slots of readers whose process died. Return their number."""
-        try:
-            with self._transactions.shared():
-                return int(self._engine.reader_check())
-        except lmdb.Error as error:
-            raise self._failures.translate(error) from error
+        with self._failures.translated(), self._transactions.shared():
+            return int(self._engine.reader_check())
 
     def copy(self, folder: Path, *, clears_unused: bool = False) -> None:
         """Write a compact copy of a snapshot into the empty `folder`, even while the environment changes. Not fsynced.
 
         `clears_unused`: zero the unused bytes, which can be parts of deleted values.
         """
-        try:
-            with self._transactions.shared():
-                self._engine.copy(str(folder), compact=True)
-            if clears_unused:
-                clear_unused(folder)
-        except lmdb.Error as error:
-            raise self._failures.translate(error) from error
+        with self._failures.translated(), self._transactions.shared():
+            self._engine.copy(str(folder), compact=True)
+        if clears_unused:
+            clear_unused(folder)
 
     def apply(self, changes: Iterable[StoredChange]) -> None:
         """Apply changes that another environment recorded (`on_commit`), in one transaction. Durable on return.
@@ -272,20 +261,22 @@ class Environment:
         Neither decrypts nor records them. Creates missing databases. Raises the same errors as `write`.
         """
         handles: dict[str, Any] = {}
-        try:
-            with self._writing, self._transactions.shared(), self._engine.begin(write=True) as engine:
-                transaction = Transaction(engine, handles, self._failures)
-                for database, key, value in changes:
-                    if database not in handles:
-                        handles[database] = self._engine.open_db(database.encode(), txn=engine)
-                    if key is None:
-                        transaction.clear(database)
-                    elif value is None:
-                        transaction.delete(database, key)
-                    else:
-                        transaction.put(database, key, value)
-        except lmdb.Error as error:
-            raise self._failures.translate(error) from error
+        with (
+            self._failures.translated(),
+            self._writing,
+            self._transactions.shared(),
+            self._engine.begin(write=True) as engine,
+        ):
+            transaction = Transaction(engine, handles, self._failures)
+            for database, key, value in changes:
+                if database not in handles:
+                    handles[database] = self._engine.open_db(database.encode(), txn=engine)
+                if key is None:
+                    transaction.clear(database)
+                elif value is None:
+                    transaction.delete(database, key)
+                else:
+                    transaction.put(database, key, value)
 
     def compact(self, tries: int = 8) -> None:
         """Replace the file with a verified compact copy, without deleted data. Durable on return.
@@ -296,7 +287,7 @@ class Environment:
         """
         copy = room_for_copy(self.path)
         try:
-            with self._without_writes(tries):
+            with self._failures.system_errors_translated(), self._without_writes(tries):
                 self._copy_pairs(copy)
                 clear_unused(copy)
                 self._require_equal(copy)
@@ -307,10 +298,6 @@ class Environment:
                         replace_by_copy(copy)
                     finally:
                         self._reopen()
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise self._failures.of_system(error) from error
         finally:
             discard_copy(copy)
 
@@ -318,22 +305,14 @@ class Environment:
         """Write a compact copy pair by pair, because LMDB's own copy keeps deleted keys. Not fsynced."""
         aside = folder / "pairs"
         aside.mkdir(mode=0o700)
-        try:
-            target = lmdb.open(
-                str(aside),
-                map_size=self.map_size_bytes,
-                max_dbs=len(self._databases) + _SPARE_DATABASES,
-                sync=False,
-                mode=0o600,
-            )
-            try:
-                with self._transactions.shared():
-                    self._put_all_into(target)
-                target.copy(str(folder), compact=True)
-            finally:
-                target.close()
-        except lmdb.Error as error:
-            raise self._failures.translate(error) from error
+        options: dict[str, Any] = {
+            "map_size": self.map_size_bytes,
+            "max_dbs": len(self._databases) + _SPARE_DATABASES,
+        }
+        with self._failures.translated(), closing(lmdb.open(str(aside), sync=False, mode=0o600, **options)) as target:
+            with self._transactions.shared():
+                self._put_all_into(target)
+            target.copy(str(folder), compact=True)
         shutil.rmtree(aside)
 
     def _put_all_into(self, target: Any) -> None:
@@ -350,27 +329,20 @@ class Environment:
         """Close, and replace the file with the copy from `room_for_copy`. Durable. Raises `failed`, `full`,
         `TimeoutError`.
         """
-        try:
+        with self._failures.system_errors_translated():
             flush_copy(copy)
             with self._swapping(), self._without_transactions(1):
                 self._engine.close()
                 replace_by_copy(copy)
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise self._failures.of_system(error) from error
 
     def _require_equal(self, folder: Path) -> None:
-        copy = Environment.open(
+        opened = Environment.open(
             folder, self.map_size_bytes, self.databases, errors=self.errors, readonly=True, encryption=self._encryption
         )
-        try:
-            with self.read() as original, copy.read() as copied:
-                for name in self.databases:
-                    if _digest(original.scan_stored(name)) != _digest(copied.scan_stored(name)):
-                        raise self.errors.damaged(f"{self.path}: the copy of {name} differs from the original")
-        finally:
-            copy.close()
+        with closing(opened) as copy, self.read() as original, copy.read() as copied:
+            for name in self.databases:
+                if _digest(original.scan_stored(name)) != _digest(copied.scan_stored(name)):
+                    raise self.errors.damaged(f"{self.path}: the copy of {name} differs from the original")
 
     def _swapping(self) -> AbstractContextManager[None]:
         return nullcontext() if self._lock is None else self._lock.swapping()
@@ -427,6 +399,22 @@ class _Failures:
         if isinstance(error, _DAMAGE):
             return self.damaged(str(error))
         return self.errors.failed(f"{self.path}: {error}")
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as error:
+            raise self.translate(error) from error
+
+    @contextmanager
+    def system_errors_translated(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError:  # of a lock, although an `OSError`
+            raise
+        except OSError as error:
+            raise self.of_system(error) from error
 
     def of_system(self, error: OSError) -> Exception:
         return self.errors.of_system(error, self.path, self.map_size_bytes)
