@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from memory_agent.embedders.protocol import All, EmbedderInfo, PassageEmbedder, Pending, Progress
+from memory_agent.embedders.protocol import EmbedderInfo, Later, PassageEmbedder, Pending, Progress, all_of
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
@@ -178,41 +178,33 @@ def answer_all(waiters: Sequence[Waiter], outcome: Outcome) -> None:
         future.settle(outcome)
 
 
-class _Queued(Generic[Result]):
-    """A query or an awaited text in the lanes."""
+def _within(future: Future[Result], timeout_s: float | None) -> Pending[Result]:
+    """Return the result of a query or an awaited text, as read-only arrays."""
+    ends_at_s = _deadline(timeout_s)
 
-    def __init__(self, future: Future[Result], timeout_s: float | None) -> None:
-        self._future = future
-        self._timeout_s = timeout_s
-        self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def result(self) -> Result:
-        """Return the result as read-only arrays. Raises the same errors as `Pending.result`."""
-        remaining_s = None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())
+    def result() -> Result:
+        remaining_s = None if ends_at_s is None else max(0.0, ends_at_s - time.monotonic())
         try:
-            return self._future.result(remaining_s)
+            return future.result(remaining_s)
         except TimeoutError as error:
-            raise EmbedderUnavailableError(f"no vector within {self._timeout_s:.3g} s") from error
+            raise EmbedderUnavailableError(f"no vector within {timeout_s:.3g} s") from error
+
+    return Later(result)
 
 
-class _QueuedTexts:
-    """A bulk call with a progress function."""
+def _reporting(future: Future[list[Embedded]], total: int, progress: Progress, steps: Steps) -> Pending[list[Embedded]]:
+    """Return the result of a bulk call, which also raises the errors of the progress function."""
+    future.call_when_done(lambda _: steps.put(None))
 
-    def __init__(self, future: Future[list[Embedded]], total: int, progress: Progress, steps: Steps) -> None:
-        self._future = future
-        self._total = total
-        self._progress = progress
-        self._steps = steps
-        future.call_when_done(lambda _: steps.put(None))
-
-    def result(self) -> list[Embedded]:
-        """Return the results. Raises the same errors as `Pending.result`, and errors of the progress function."""
+    def result() -> list[Embedded]:
         try:
-            for done in iter(self._steps.get, None):
-                self._progress(done, self._total)
-            return self._future.result()
+            for done in iter(steps.get, None):
+                progress(done, total)
+            return future.result()
         finally:
-            self._future.cancel()  # if `progress` raised, drop the rest of the task
+            future.cancel()  # if `progress` raised, drop the rest of the task
+
+    return Later(result)
 
 
 class Pace:
@@ -288,18 +280,18 @@ class LanedEmbedder(PassageEmbedder):
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
         """Queue a query, ahead of all bulk work. Raises the same errors as `Embedder.begin_query`."""
-        return _Queued(self.submit_query(text, timeout_s), timeout_s)
+        return _within(self.submit_query(text, timeout_s), timeout_s)
 
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
         """Queue a bulk call or, with `timeout_s`, awaited texts. Raises the same errors as the protocol."""
         if timeout_s is not None:
-            return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
+            return all_of([_within(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:
             return self.submit_texts(texts)
         steps: Steps = queue.SimpleQueue()
-        return _QueuedTexts(self.submit_texts(texts, steps.put), len(texts), progress, steps)
+        return _reporting(self.submit_texts(texts, steps.put), len(texts), progress, steps)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`, without truncation. Does not wait for the lanes."""

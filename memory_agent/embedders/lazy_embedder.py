@@ -17,6 +17,7 @@ from memory_agent.embedders.protocol import (
     Embedder,
     EmbedderInfo,
     Embeddings,
+    Later,
     Pending,
     PendingVector,
     PendingVectors,
@@ -109,7 +110,12 @@ class LazyEmbedder:
             return self._embedder.begin_query_words(text, timeout_s)
         check_text("text", text)
         self._start()
-        return _QueryOnceOpen(self, text, timeout_s)
+        ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+        def remaining_s() -> float | None:
+            return None if ends_at_s is None else max(0.0, ends_at_s - time.monotonic())
+
+        return Later(lambda: self.get(remaining_s()).embed_query_words(text, remaining_s()))
 
     def provider_calls(self, timeout_s: float = 0.5) -> ApiCounts | None:
         """Return counts of the calls to the model's server, or None for a local model or after a timeout."""
@@ -225,18 +231,3 @@ def _settled(embed: Callable[[], Embeddings]) -> SettledVector:
         return SettledVector(embed())
     except ModelError as error:
         return SettledVector(error)
-
-
-class _QueryOnceOpen:
-    """A query that arrived while the embedder was opening."""
-
-    def __init__(self, embedder: LazyEmbedder, text: str, timeout_s: float | None) -> None:
-        self._embedder = embedder
-        self._text = text
-        self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def result(self) -> EmbeddedQuery:
-        return self._embedder.get(self._remaining_s()).embed_query_words(self._text, self._remaining_s())
-
-    def _remaining_s(self) -> float | None:
-        return None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())

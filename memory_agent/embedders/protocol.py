@@ -19,7 +19,6 @@ from memory_agent.records.memories import ApiCounts
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-From = TypeVar("From")
 
 Embeddings = npt.NDArray[np.float32]
 _PARTS_WITH_PREFIXES, _RUNTIME = 6, 3  # number of parts of a stamp, and the place of the runtime among them
@@ -91,15 +90,11 @@ PendingVector = Pending[Embedding]  # (d,) of a query
 PendingVectors = Pending[Embeddings]  # (n, d) of texts
 
 
-class Derived(Generic[From, T]):
-    """A pending result with a function to apply to it."""
+class Later(Generic[T]):
+    """A pending result for which a function waits."""
 
-    def __init__(self, pending: Pending[From], derive: Callable[[From], T]) -> None:
-        self._pending = pending
-        self._derive = derive
-
-    def result(self) -> T:
-        return self._derive(self._pending.result())
+    def __init__(self, result: Callable[[], T]) -> None:
+        self.result = result
 
 
 class Settled(Generic[T]):
@@ -117,14 +112,9 @@ class Settled(Generic[T]):
 SettledVector = Settled[Embeddings]
 
 
-class All(Generic[T]):
-    """Combines several pending results into one."""
-
-    def __init__(self, pending: Sequence[Pending[T]]) -> None:
-        self._pending = pending
-
-    def result(self) -> list[T]:
-        return [each.result() for each in self._pending]
+def all_of(pending: Sequence[Pending[T]]) -> Pending[list[T]]:
+    """Combine several pending results into one."""
+    return Later(lambda: [each.result() for each in pending])
 
 
 @runtime_checkable
@@ -165,7 +155,8 @@ class Embedder(Protocol):
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
         """Like `begin_query`, with the vectors of the query's words if the embedder computes them."""
-        return Derived(self.begin_query(text, timeout_s), query_of_vector)
+        pending = self.begin_query(text, timeout_s)
+        return Later(lambda: query_of_vector(pending.result()))
 
     def embed_query_words(self, text: str, timeout_s: float | None = None) -> EmbeddedQuery:
         """Return the vectors of `text` and of its words. Raises the same errors as `embed_query`."""
@@ -178,10 +169,12 @@ class Embedder(Protocol):
 
         With `timeout_s`, the texts are embedded ahead of bulk work, like queries, within that time.
         """
+        pending: PendingVectors | Pending[list[Embedding]]
         if timeout_s is None:
-            return Derived(self.begin_texts(texts, progress), lambda vectors: list(map(of_vector, texts, vectors)))
-        queries = [self.begin_query(text, timeout_s) for text in texts]
-        return Derived(All(queries), lambda vectors: list(map(of_vector, texts, vectors)))
+            pending = self.begin_texts(texts, progress)
+        else:
+            pending = all_of([self.begin_query(text, timeout_s) for text in texts])
+        return Later(lambda: list(map(of_vector, texts, pending.result())))
 
     def embed_passages(self, texts: Sequence[str], progress: Progress | None = None) -> list[Embedded]:
         """Return the passages and words of `texts`, at low priority. Raises if any text fails."""
@@ -210,10 +203,12 @@ class PassageEmbedder(Embedder):
     """An embedder that implements `begin_query_words` and `begin_passages`, and derives the other methods from them."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        return Derived(self.begin_query_words(text, timeout_s), lambda query: query.vector.copy())
+        pending = self.begin_query_words(text, timeout_s)
+        return Later(lambda: pending.result().vector.copy())
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        return Derived(self.begin_passages(texts, progress), self._first_vectors)
+        pending = self.begin_passages(texts, progress)
+        return Later(lambda: self._first_vectors(pending.result()))
 
     def _first_vectors(self, found: Sequence[Embedded]) -> Embeddings:
         vectors = [one.vectors[0] for one in found]

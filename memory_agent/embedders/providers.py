@@ -23,13 +23,13 @@ from memory_agent.embedders.lanes import ResultCache
 from memory_agent.embedders.passages import MOST_PASSAGES
 from memory_agent.embedders.protocol import (
     SERVER_RUNTIME,
-    All,
-    Derived,
     EmbedderInfo,
     Embeddings,
+    Later,
     PassageEmbedder,
     Pending,
     Progress,
+    all_of,
 )
 from memory_agent.embedders.weights import digest_of_prefixes, prefixes_of
 from memory_agent.errors import ProviderError, ProviderInputError, ProviderUnavailableError, SettingsError
@@ -212,9 +212,9 @@ class ProviderEmbedder(PassageEmbedder):
     ) -> Pending[list[Embedded]]:
         """Send texts in batches or, with `timeout_s`, ahead of bulk work. Raises the same errors as the protocol."""
         if timeout_s is not None:
-            return All([self.submit_awaited_text(text, timeout_s) for text in texts])
+            return all_of([self.submit_awaited_text(text, timeout_s) for text in texts])
         sent = self.submit_texts(texts)
-        return sent if progress is None else Derived(sent, lambda found: _report(found, progress))
+        return sent if progress is None else Later(lambda: _report(sent.result(), progress))
 
     def submit_query(self, text: str, timeout_s: float | None = None) -> Future[EmbeddedQuery]:
         """Send a query and return its future, which fails with the errors of the protocol and `ProviderError`."""

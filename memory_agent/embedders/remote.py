@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from memory_agent.embedders import wire
-from memory_agent.embedders.protocol import All, Derived, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled
+from memory_agent.embedders.protocol import EmbedderInfo, Later, PassageEmbedder, Pending, Progress, Settled, all_of
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
@@ -71,7 +71,7 @@ class RemoteEmbedder(PassageEmbedder):
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
         if timeout_s is not None:
-            return All([self._send_before_bulk(text, timeout_s, _decode_text, is_text=True) for text in texts])
+            return all_of([self._send_before_bulk(text, timeout_s, _decode_text, is_text=True) for text in texts])
         return _SentTexts(texts, self._send_chunk, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
@@ -123,7 +123,7 @@ class RemoteEmbedder(PassageEmbedder):
             request = self._begin(question, texts, timeout_s)
         except EmbedderUnavailableError as error:
             return Settled(error)
-        return Derived(request, lambda frames: self._learned(*decode(frames)))
+        return Later(lambda: self._learned(*decode(request.result())))
 
     def _begin(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> _Request:
         return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)
