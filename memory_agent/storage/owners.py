@@ -34,7 +34,6 @@ from relay.disk import Environment, Transaction
 
 PAIRS = "pairs"  # keys with their checksum and user
 ORDER = "order"  # keys in the order in which they were learned
-UNCHECKED = "owners"  # the database of earlier versions, without checksums
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
 _CHECKSUM_BYTES = 8
@@ -58,7 +57,7 @@ def decode_owner(key: bytes, value: bytes) -> bytes | None:
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
     """Return the encryption of the map with the system's key. User ids remain readable."""
-    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
+    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER), _AS_IT_IS))
 
 
 def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
@@ -164,11 +163,6 @@ class Owners:
         self._key = key
         self._limit = limit
         self._unsaved: dict[bytes, bytes] = {}
-        try:
-            self._take_over_older_ones()
-        except BaseException:
-            self._environment.close()
-            raise
 
     @property
     def is_crowded(self) -> bool:
@@ -251,18 +245,6 @@ class Owners:
             transaction.delete(ORDER, number)
             transaction.delete(PAIRS, key)
 
-    def _take_over_older_ones(self) -> None:
-        with self._environment.read() as transaction:
-            older = dict(transaction.scan(UNCHECKED))
-        if not older:
-            return
-        with self._environment.write() as transaction:
-            transaction.clear(UNCHECKED)
-            transaction.clear(ORDER)
-            for number, (key, user) in zip(_numbers_after(transaction), older.items(), strict=False):
-                transaction.put(ORDER, number, key, append=True)
-                transaction.put(PAIRS, key, encode_owner(key, user), append=True)
-
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
         encoded = kept_keys((key.encode() for key in keys), self._key)
         with self._environment.read() as transaction:
@@ -300,7 +282,7 @@ def _encrypted_pairs(transaction: Transaction, key: UserKey) -> Iterator[Put]:
 
 
 def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
-    return open_environment(path, map_size_bytes, (UNCHECKED, PAIRS, ORDER), encryption=owners_encryption(key))
+    return open_environment(path, map_size_bytes, (PAIRS, ORDER), encryption=owners_encryption(key))
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:

@@ -28,7 +28,7 @@ from memory_agent.storage import derived
 from memory_agent.storage.environment import UserKey
 from memory_agent.storage.folder_moves import finish_moves
 from memory_agent.storage.folders import STAGE, user_folder
-from memory_agent.storage.owners import ORDER, PAIRS, UNCHECKED, Owners, encode_owner, encrypt_owners, owner_keys
+from memory_agent.storage.owners import ORDER, PAIRS, Owners, encode_owner, owner_keys
 from memory_agent.storage.store import Store
 from relay import EncryptionSettings
 from relay.disk import add_checksum
@@ -117,23 +117,6 @@ def _kept_key(owners: Owners) -> bytes:
     return owners._known(OWNED)[0][0]
 
 
-def _older_owners(data: bytes) -> None:
-    """Check that a map without checksums (of an older version) is converted, then encrypted."""
-    folder = scratch() / "older"
-    owners = Owners(folder, map_size_bytes=1 << 20)
-    with owners._environment.write() as transaction:
-        transaction.put(UNCHECKED, OWNED[0].encode(), data)
-        transaction.put(UNCHECKED, data[:200] or b"x", b"alice")
-    owners.close()
-    for key in (None, UserKey(ring(), "system")):
-        if key is not None:
-            encrypt_owners(folder, key)
-        owners = Owners(folder, map_size_bytes=1 << 20, key=key)
-        owners.owner(OWNED)
-        owners.close()
-    shutil.rmtree(folder)
-
-
 def _rules(folder: Path) -> None:
     settings = load_settings(folder / "s.toml", {})
     rules = RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))
@@ -205,7 +188,6 @@ TARGETS = (
     Target("columns-file", partial(_columns, None), EDITS),
     Target("encrypted-columns", lambda data: _columns(user_key(), data), EDITS),
     Target("owner-pairs", _owner, (b"alice", b"", b"\0" * 8 + b"alice", b"\xff\xfe")),
-    Target("older-owners", _older_owners, (b"alice", b"", b"\xff\xfe")),
     Target("retention-rules", _in_file("s.toml", _rules), RULES),
     Target("restored-backup", _restore, _manifest(), "json"),
     Target("moving-plan", _moves, MOVES, "json"),

@@ -128,20 +128,6 @@ def flip(folder: Path, key: bytes, old: bytes, new: bytes) -> None:
     environment.close()
 
 
-def test_a_map_without_checksums_is_migrated(tmp_path: Path) -> None:
-    environment = open_environment(tmp_path / "owners", 1 << 20, databases=("owners",))
-    with environment.write() as transaction:
-        for number in range(20):
-            transaction.put("owners", f"run:{number:02}".encode(), b"alice")
-    environment.close()
-    owners = Owners(tmp_path / "owners", limit=20)
-    owners.learn(("run:new",), "bob")
-    owners.close()
-    again = Owners(tmp_path / "owners", limit=20)
-    assert [again.owner((key,)) for key in ("run:00", "run:01", "run:new")] == [None, "alice", "bob"]
-    again.close()
-
-
 def key_of_system(folder: Path) -> UserKey:
     return UserKey(KeyRing(folder / "keys"), SYSTEM_USER)
 
