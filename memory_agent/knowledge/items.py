@@ -14,7 +14,6 @@ from memory_agent.knowledge.figures import Standing
 from memory_agent.knowledge.pseudonyms import (
     FIGURES,
     FILE,
-    FORMER_NAMED,
     NAME,
     OFFERERS,
     PARTS,
@@ -24,7 +23,7 @@ from memory_agent.knowledge.pseudonyms import (
     name_in,
     place_of,
 )
-from memory_agent.knowledge.stored_figures import FORMER, names_at, standings_at, versions_at
+from memory_agent.knowledge.stored_figures import names_at, standings_at, versions_at
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import Attachment, ContentType, GlobalRecord, QualityMetrics, SharedContent
 from memory_agent.records.shared_content import (
@@ -220,13 +219,9 @@ def record_of(content: SharedContent, author: str, now: datetime) -> MemoryRecor
     )
 
 
-def has_former_format(snapshot: Snapshot) -> bool:
-    return bool(snapshot.blobs(FORMER) or snapshot.blobs(FORMER_NAMED))
-
-
 def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
     """Yield the inconsistencies between the items of a store and their blobs."""
-    left = {name for kind in (FILE, FIGURES, FORMER, OFFERERS, PARTS, RECORDED) for name in snapshot.blobs(kind)}
+    left = {name for kind in (FILE, FIGURES, OFFERERS, PARTS, RECORDED) for name in snapshot.blobs(kind)}
     described = True
     for _, record in snapshot.scan():
         place = place_in(snapshot, record.id)
@@ -243,10 +238,10 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
             yield "an item has no figures"
         if not all(versions.values()):
             yield "figures do not match their users' reports"
-        beside = (kind + place for kind in (FILE, FIGURES, FORMER, OFFERERS))
+        beside = (kind + place for kind in (FILE, FIGURES, OFFERERS))
         left.difference_update(beside, names_at(snapshot, place))
     yield from ("a blob belongs to no item" for _ in left)
-    if described and not has_former_format(snapshot):
+    if described:
         counted = {place_of(snapshot, USED, author): one for author, one in usage_by_author(snapshot).items()}
         if counted != {name: _used.decode(snapshot.blob(name) or b"") for name in snapshot.blobs(USED)}:
             yield "an author's usage does not match the items"

@@ -25,8 +25,6 @@ NAME, USED = "shared:called:", "shared:used:"
 OFFERS = "shared:offers:"  # the offers of one user
 OFFERERS = "shared:offerers:"  # the offers that form an item of many users
 ERASED = "shared:erased:"  # the pseudonyms of erased users
-_FORMER_NAME = "shared:name:"
-FORMER_NAMED = "shared:named:"  # used by earlier versions, in which names were unique
 PLACE_CHARS = 32
 _SUFFIX_CHARS = 6
 _USER_BYTES = 10
@@ -134,16 +132,3 @@ def drop_name(batch: Batch, author: str) -> None:
     if batch.blob(place) is not None:
         batch.set_blob(place, None)
         mark_removal(batch)
-
-
-def convert_former_names(batch: Batch) -> None:
-    """Convert names that earlier versions stored in two blobs each."""
-    for place in batch.blobs(FORMER_NAMED):
-        author = (batch.blob(place) or b"").decode()
-        former = place_of(batch, _FORMER_NAME, author)
-        name = batch.blob(former)
-        if name is not None:
-            write_name(batch, author, name.decode())
-        for gone in (place, former):
-            batch.set_blob(gone, None)
-    mark_removal(batch)

@@ -27,7 +27,6 @@ from memory_agent.knowledge.items import (
     ABOUT,
     about_of,
     faults_of_items,
-    has_former_format,
     is_repeat,
     item_in,
     offerers_of,
@@ -35,9 +34,7 @@ from memory_agent.knowledge.items import (
     record_of,
     shown_item,
     standing_in,
-    usage_by_author,
     usage_of,
-    write_usage,
 )
 from memory_agent.knowledge.offers import (
     CHANGED,
@@ -121,14 +118,6 @@ class Knowledge(Memory):
         self._authors = Authors(archive, self.erasure)
         self._voters = Voters(archive, self._authors, settings.shared)
         self.removal = Removal(user_id, archive, self._forgetting, settings.shared.offers_together)
-        with archive.store.snapshot() as snapshot:
-            was_former = has_former_format(snapshot)
-        if was_former:
-            with archive.batch() as batch:
-                stored_figures.convert_former_figures(batch)
-                pseudonyms.convert_former_names(batch)
-                for author, used in usage_by_author(batch).items():
-                    write_usage(batch, author, used)
         if self.removal.is_behind:
             self.removal.apply(read_history(archive.store.folder, user_id))
 

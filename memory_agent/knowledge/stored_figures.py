@@ -19,10 +19,7 @@ from memory_agent.knowledge.figures import (
     Contribution,
     Figures,
     Part,
-    Quality,
-    Rating,
     Rules,
-    Series,
     Standing,
     merged,
 )
@@ -41,7 +38,6 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from relay import described
 
-FORMER = "shared:figures:"
 VOTER = b"voter-"
 """Prefix of the name of a voter who is not a user."""
 _MANY = 50
@@ -73,27 +69,6 @@ class Recorded(msgspec.Struct, frozen=True, array_like=True):
 
 
 _recorded = msgspec.msgpack.Decoder(described(Recorded))
-
-
-class _FormerSeries(msgspec.Struct, array_like=True):
-    """A series in the old format. `waiting` maps each new or changed user to whether the release counts the user."""
-
-    released: msgspec.Raw
-    waiting: dict[bytes, bool]
-
-
-class _FormerFigures(msgspec.Struct, array_like=True):
-    """The figures of an item version, in the format of earlier releases."""
-
-    key: bytes
-    author: bytes
-    contributions: dict[bytes, Contribution]
-    usage: _FormerSeries
-    quality: _FormerSeries
-    rating: _FormerSeries
-
-
-_former = msgspec.msgpack.Decoder(described(dict[str, _FormerFigures]))
 
 
 class StoredParts:
@@ -147,7 +122,7 @@ def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
 
 
 def drop_figures(batch: Batch, place: str) -> None:
-    for name in (FIGURES + place, FORMER + place, *names_at(batch, place)):
+    for name in (FIGURES + place, *names_at(batch, place)):
         batch.set_blob(name, None)
 
 
@@ -215,9 +190,6 @@ def users_in(snapshot: Snapshot) -> set[bytes]:
 
 def versions_at(snapshot: Snapshot, place: str) -> dict[str, bool]:
     """Return, for each version of an item, whether its sums match the parts of its users."""
-    former = snapshot.blob(FORMER + place)
-    if former is not None:
-        return dict.fromkeys(_former.decode(former), True)
     parts: defaultdict[str, dict[bytes, Part]] = defaultdict(dict)
     for name in snapshot.blobs(PARTS + place):
         user, of_user = _user_parts.decode(snapshot.blob(name) or b"")
@@ -332,44 +304,6 @@ class ItemFigures:
         versions = {version: sums for version, sums in known.versions.items() if keep_empty or sums != Contribution()}
         value = msgspec.msgpack.encode(msgspec.structs.replace(known, versions=versions)) if versions else None
         self._batch.set_blob(part_of(secret_in(self._batch), self._place, known.user, RECORDED), value)
-
-
-def convert_former_figures(batch: Batch) -> None:
-    """Convert figures that earlier versions stored in one blob per item."""
-    for name in batch.blobs(FORMER):
-        place = name.removeprefix(FORMER)
-        standings: Standings = {}
-        for version, former in _former.decode(batch.blob(name) or b"").items():
-            parts = _parts_of(former)
-            stored = StoredParts(batch, place, version)
-            for user, part in parts.items():
-                stored[user] = part
-            standings[version] = _released_in(former).counted(parts)
-        write_standings(batch, place, standings)
-        batch.set_blob(name, None)
-
-
-def _released_in(former: _FormerFigures) -> Standing:
-    decode = msgspec.msgpack.decode
-    usage = Series[int](decode(former.usage.released, type=int | None))
-    quality = Series[Quality](decode(former.quality.released, type=Quality | None))
-    rating = Series[Rating](decode(former.rating.released, type=Rating | None))
-    return Standing(former.key, former.author, usage, quality, rating)
-
-
-def _parts_of(former: _FormerFigures) -> dict[bytes, Part]:
-    usage, quality, rating = former.usage.waiting, former.quality.waiting, former.rating.waiting
-    return {
-        user: Part(
-            former.contributions.get(user, Contribution()),
-            (_mark(usage.get(user)), _mark(quality.get(user)), _mark(rating.get(user))),
-        )
-        for user in {*former.contributions, *rating}
-    }
-
-
-def _mark(counted: bool | None) -> int | None:
-    return None if counted is None else int(counted)
 
 
 def _parts_of_user(snapshot: Snapshot, place: str, user: bytes) -> dict[str, Part]:

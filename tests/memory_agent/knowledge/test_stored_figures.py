@@ -1,23 +1,17 @@
-"""The stored form of figures, with one blob per user of an item, and the conversion from the former form."""
+"""The stored form of figures, with one blob per user of an item."""
 
 from __future__ import annotations
 
 import threading
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from sharing_world import World, after_each_step, parts_of
 
-from memory_agent.care import verify_folder
 from memory_agent.knowledge import removal
-from memory_agent.knowledge.pseudonyms import FIGURES, NAME, PARTS, PLACE_CHARS, USED, place_of
-from memory_agent.knowledge.stored_figures import FORMER, standings_at
+from memory_agent.knowledge.pseudonyms import FIGURES, PARTS, PLACE_CHARS
 from memory_agent.records.shared import GlobalRecord, QualityMetrics
 from memory_agent.records.shared_requests import Caller, ForgetUser, Rate, Report, ReportedItem
 from memory_agent.storage.batch import Batch
-from relay import SHARED_USER
 
 
 def report(world: World, user: str, number: int, *items: GlobalRecord) -> None:
@@ -169,113 +163,3 @@ def test_a_removal_that_fails_is_not_hidden_by_one_beside_it(world: World, monke
 
 def fails_always(*_: object) -> int:
     raise OSError("the disk is away")
-
-
-def as_former(batch: Batch) -> None:
-    """Write the figures in the former form: one blob per item."""
-    for name in batch.blobs(FIGURES):
-        place = name.removeprefix(FIGURES)
-        versions: dict[str, Any] = {
-            version: [one.key, one.author, {}, *([series.released, {}] for series in one.series)]
-            for version, one in standings_at(batch, place).items()
-        }
-        for part in batch.blobs(PARTS + place):
-            user, of_user = msgspec.msgpack.decode(batch.blob(part) or b"")
-            for version, (sums, marks) in of_user.items():
-                if sums != [0, 0, 0, 0, None]:
-                    versions[version][2][user] = sums
-                standing = standings_at(batch, place)[version]
-                for former, series, mark in zip(versions[version][3:], standing.series, marks, strict=True):
-                    if series.is_waiting(mark):
-                        former[1][user] = bool(mark & 1)
-            batch.set_blob(part, None)
-        batch.set_blob(FORMER + place, msgspec.msgpack.encode(versions))
-        batch.set_blob(name, None)
-    for name in batch.blobs(USED):  # blobs that the former form did not have
-        batch.set_blob(name, None)
-    for name in batch.blobs(NAME):
-        author, chosen = msgspec.msgpack.decode(batch.blob(name) or b"")
-        batch.set_blob(name.replace(NAME, "shared:name:"), chosen.encode())
-        batch.set_blob(place_of(batch, "shared:named:", chosen.casefold()), author.encode())
-        batch.set_blob(name, None)
-
-
-def former_world(world: World) -> tuple[GlobalRecord, GlobalRecord]:
-    """Convert a store with released figures, and with users who changed since, to the former form."""
-    item, other = world.published("ann", "Staging needs the VPN"), world.published("ann", "Another")
-    for number in range(10):
-        report(world, f"user-{number}", 1, item)
-        rate(world, f"user-{number}", item, 1.0)
-    world.shared.expire()
-    for number in range(3):
-        report(world, f"user-{number}", 2, item)
-    rate(world, "user-3", item, None)
-    rate(world, "rater", item, 1.0)
-    rate(world, "rater", item, None)
-    rate(world, "new", other, 0.5)
-    world.user("ann").shared.set_name("Ann Lee")
-    world.user("ben").shared.set_name("Ben")  # a user who publishes nothing
-    with world.shared._archive.batch() as batch:
-        as_former(batch)
-    return item, other
-
-
-def test_a_store_of_the_former_format_is_converted_when_it_is_opened(world: World, tmp_path: Path) -> None:
-    item, other = former_world(world)
-    released = QualityMetrics(
-        avg_trajectory_score=0.85, usage_count=20, used_count=10, distinct_users=10, user_rating=1.0, raters=10
-    )
-    with world.closed():
-        for part in verify_folder(world.data_dir, world.settings, lambda *_: None, SHARED_USER):
-            assert not part.findings
-    assert blobs(world, FORMER) == blobs(world, "shared:name:") == blobs(world, "shared:named:") == {}
-    assert {one.author for one in world.user("ann").shared.published()} == {f"Ann Lee #{item.author_id[5:11]}"}
-    world.shared.ask(Caller(user_id="ben"), ForgetUser())
-    assert len(blobs(world, NAME)) == 1
-    assert metrics(world, item) == released
-    assert metrics(world, other) == QualityMetrics()
-    report(world, "user-2", 3, item)
-    report(world, "user-3", 2, item)
-    world.shared.expire()
-    assert metrics(world, item) == released  # four changes
-    report(world, "user-4", 2, item)
-    world.shared.expire()
-    assert metrics(world, item).usage_count == 25  # 5 * 3 + 5 * 2
-    assert metrics(world, item).user_rating == 1.0
-    for number in range(4):
-        rate(world, f"user-{number}", item, 0.0)
-    world.shared.expire()
-    assert metrics(world, item).user_rating == 1.0  # user-3 changed before: four changes
-    world.shared.ask(Caller(user_id="user-9"), ForgetUser())
-    assert metrics(world, item) == QualityMetrics()
-    assert len(blobs(world, PARTS)) == 10
-    world.reopen()
-    with world.closed():
-        for part in verify_folder(world.data_dir, world.settings, lambda *_: None, SHARED_USER):
-            assert not part.findings
-
-
-def test_converting_a_former_store_is_atomic(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    item, _ = former_world(world)
-    before = blobs(world, FORMER)
-    world.close()
-    with monkeypatch.context() as patched:
-        set_blob, left = Batch.set_blob, [None] * 4
-
-        def fails(self: Batch, name: str, value: bytes | None) -> None:
-            if not left:
-                raise OSError("killed")
-            left.pop()
-            set_blob(self, name, value)
-
-        patched.setattr(Batch, "set_blob", fails)
-        with pytest.raises(OSError, match="killed"):
-            world.open()
-    with monkeypatch.context() as patched:
-        patched.setattr("memory_agent.knowledge.stored_figures.convert_former_figures", lambda batch: None)
-        world.open()
-        assert blobs(world, FORMER) == before
-        world.shared.close()
-    world.open()
-    assert blobs(world, FORMER) == {}
-    assert metrics(world, item).distinct_users == 10
