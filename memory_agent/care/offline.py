@@ -46,6 +46,7 @@ from relay import (
     Erasable,
     Erased,
     Journal,
+    JournalEntry,
     JournalError,
     Origin,
     check_events,
@@ -307,7 +308,7 @@ def erase_events(
             with _open_journal(data_dir, settings) as journal:
                 wanted = msgspec.structs.replace(
                     wanted,
-                    system_seqs=frozenset(_system_events(journal, is_owned)),
+                    system_seqs=frozenset(one.seq for one in _events_of(journal, SYSTEM_USER) if is_owned(one.data)),
                     quarantine_ids=frozenset(_system_quarantine(journal, is_owned)),
                 )
                 erased = journal.erase_all(wanted, now, dry_run=dry_run)
@@ -334,10 +335,10 @@ def _open_journal(data_dir: Path, settings: Settings, *, readonly: bool = False)
     return Journal.open(journal_folder(data_dir), settings.relay.journal, readonly=readonly, keys=keys, copy=copy)
 
 
-def _system_events(journal: Journal, is_owned: IsOwned) -> Iterator[int]:
+def _events_of(journal: Journal, user_id: str) -> Iterator[JournalEntry]:
     after = 0
-    while page := journal.read(after, _PAGE, user_id=SYSTEM_USER):
-        yield from (entry.seq for entry in page if is_owned(entry.data))
+    while page := journal.read(after, _PAGE, user_id=user_id):
+        yield from page
         after = page[-1].seq
 
 
@@ -352,16 +353,11 @@ def _system_quarantine(journal: Journal, is_owned: IsOwned) -> Iterator[int]:
 def erased_events(data_dir: Path, settings: Settings, user_id: str, history: History) -> list[str]:
     """Return the ids of a user's events that `history` lists as erased, but that the journal still contains."""
     wanted = history.events
-    found: list[str] = []
     if not wanted or not journal_folder(data_dir).exists():
-        return found
+        return []
     with _open_journal(data_dir, settings) as journal:
-        after = 0
-        while page := journal.read(after, _PAGE, user_id=user_id):
-            ids = (read_event(entry.data).event_id for entry in page)
-            found += [one for one in ids if fingerprint(user_id, one) in wanted]
-            after = page[-1].seq
-    return found
+        ids = (read_event(entry.data).event_id for entry in _events_of(journal, user_id))
+        return [one for one in ids if fingerprint(user_id, one) in wanted]
 
 
 def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) -> Sequence[QuarantinedEvent]:

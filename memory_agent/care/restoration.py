@@ -9,7 +9,7 @@ reset to the last event of that store; other stores recognise repeated events.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,18 +75,14 @@ def restore_all(
     `JournalInUseError`, `OSError` and, if keys are missing, `StoreEncryptedError` or `EncryptionKeyMissingError`.
     """
     manifest = read_manifest(backup)
-    require_keys(settings.encryption, data_dir)
-    with _exclusive(data_dir, list(known_users(data_dir))):
-        tops = [data_dir / name for name in (USERS, OWNERS, JOURNAL)]
-        with _staged(backup, data_dir, manifest.parts, report) as stage:
-            encrypt_staged(stage, data_dir, settings, now, report)
-            _require_usable(backup, stage, data_dir, settings)
-            again = _reapply_erasures(stage, stage, data_dir, settings, manifest.made_at, now, warn)
-            flush_tree(stage)
-            for user_id in known_users(data_dir):
-                _come_home(data_dir, settings, user_id)
-            aside, moves = _moves_aside(data_dir, tops, now, replace=replace)
-            move_folders(data_dir, moves + [(stage / top.name, top) for top in tops if (stage / top.name).exists()])
+    tops = [data_dir / name for name in (USERS, OWNERS, JOURNAL)]
+    with _staged(backup, data_dir, list(known_users(data_dir)), manifest.parts, settings, now, report) as stage:
+        again = _reapply_erasures(stage, stage, data_dir, settings, manifest.made_at, now, warn)
+        flush_tree(stage)
+        for user_id in known_users(data_dir):
+            _come_home(data_dir, settings, user_id)
+        aside, moves = _moves_aside(data_dir, tops, now, replace=replace)
+        move_folders(data_dir, moves + [(stage / top.name, top) for top in tops if (stage / top.name).exists()])
     return _restored(data_dir, manifest.parts, aside, manifest.made_at, again)
 
 
@@ -109,12 +105,9 @@ def restore_user(
     parts = tuple(part for part in manifest.parts if part.part == f"user {user_id}")
     if not parts:
         raise InvalidInputError("user", f"{user_id} is not in this backup")
-    require_keys(settings.encryption, data_dir)
     folder = user_folder(data_dir, user_id)
-    with _exclusive(data_dir, [user_id]), _staged(backup, data_dir, parts, report) as stage:
+    with _staged(backup, data_dir, [user_id], parts, settings, now, report) as stage:
         staged = stage / folder.relative_to(data_dir)
-        encrypt_staged(stage, data_dir, settings, now, report)
-        _require_usable(backup, stage, data_dir, settings)
         key = open_user_key(settings.encryption, data_dir, user_id)
         with closing(open_records(staged, settings.store, key)) as environment, environment.read() as transaction:
             cursor = Snapshot(transaction).state.cursor
@@ -155,10 +148,7 @@ def take_users(
 
     users = {part: part.part.removeprefix("user ") for part in manifest.parts if part.part.startswith("user ")}
     users = {part: one for part, one in users.items() if one != SHARED_USER and is_wanted(one) and is_taken(one)}
-    require_keys(settings.encryption, data_dir)
-    with _exclusive(data_dir, list(users.values())), _staged(backup, data_dir, list(users), report) as stage:
-        encrypt_staged(stage, data_dir, settings, now, report)
-        _require_usable(backup, stage, data_dir, settings)
+    with _staged(backup, data_dir, users.values(), list(users), settings, now, report) as stage:
         for user_id in users.values():
             key = open_user_key(settings.encryption, data_dir, user_id)
             folder = user_folder(stage, user_id)
@@ -261,7 +251,7 @@ def _restored(
 
 
 @contextmanager
-def _exclusive(data_dir: Path, users: Sequence[str]) -> Iterator[None]:
+def _exclusive(data_dir: Path, users: Iterable[str]) -> Iterator[None]:
     """Hold the data folder exclusively. A folder created for this is removed after a failure."""
     layout = Layout(data_dir)
     is_new = not data_dir.exists()
@@ -281,26 +271,38 @@ def _exclusive(data_dir: Path, users: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report) -> Iterator[Path]:
-    """Copy the parts to a folder next to the stores, and check them. Durable."""
+def _staged(
+    backup: Path,
+    data_dir: Path,
+    users: Iterable[str],
+    parts: Sequence[Part],
+    settings: Settings,
+    now: datetime,
+    report: Report,
+) -> Iterator[Path]:
+    """Hold the data folder, and copy the parts to a folder next to the stores, checked and encrypted. Durable."""
+    require_keys(settings.encryption, data_dir)
     stage = data_dir / STAGE
-    shutil.rmtree(stage, ignore_errors=True)  # left by an interrupted restore
-    try:
-        for done, part in enumerate(parts):
-            report("parts", done, len(parts))
-            file = stage / part.path
-            file.parent.mkdir(mode=0o700, parents=True)
-            shutil.copyfile(backup / part.path, file)
-            file.chmod(0o600)
-            fault = find_fault(file.parent)
-            if file_digest(file) != part.sha256 or fault is not None:
-                raise BackupDamagedError(f"{part.path}: {fault or 'changed while being copied'}")
-        report("parts", len(parts), len(parts))
-        flush_tree(stage)
-        yield stage
-    finally:
-        if not has_unfinished_moves(data_dir):
-            shutil.rmtree(stage, ignore_errors=True)
+    with _exclusive(data_dir, users):
+        shutil.rmtree(stage, ignore_errors=True)  # left by an interrupted restore
+        try:
+            for done, part in enumerate(parts):
+                report("parts", done, len(parts))
+                file = stage / part.path
+                file.parent.mkdir(mode=0o700, parents=True)
+                shutil.copyfile(backup / part.path, file)
+                file.chmod(0o600)
+                fault = find_fault(file.parent)
+                if file_digest(file) != part.sha256 or fault is not None:
+                    raise BackupDamagedError(f"{part.path}: {fault or 'changed while being copied'}")
+            report("parts", len(parts), len(parts))
+            flush_tree(stage)
+            encrypt_staged(stage, data_dir, settings, now, report)
+            _require_usable(backup, stage, data_dir, settings)
+            yield stage
+        finally:
+            if not has_unfinished_moves(data_dir):
+                shutil.rmtree(stage, ignore_errors=True)
 
 
 def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Settings) -> None:
