@@ -11,8 +11,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from memory_agent.settings import ArchiveSettings
 from memory_agent.storage.environment import RECORDS_FOLDER
 from memory_agent.storage.store import Store
 from ops.bench.spread import spread
+from ops.bench.timing import milliseconds
 
 TARGET_RESTORE_MS = 1000
 
@@ -51,7 +51,7 @@ def _measure_in(folder: Path, filled: Path) -> dict[str, Any]:
         closing(Store.open(archived_folder, on_commit=archive.note)) as archived,
     ):
         archive.start(archived.copy)
-        snapshots = [_took_ms(archive.renew) for _ in range(_TURNS)]
+        snapshots = [milliseconds(archive.renew) for _ in range(_TURNS)]
         snapshot_bytes = sum(path.stat().st_size for path in (folder / "archive").rglob("*.snapshot"))
         restored = _restored_ms(objects, folder)
         batches: dict[str, list[float]] = {"plain": [], "archived": []}
@@ -60,8 +60,8 @@ def _measure_in(folder: Path, filled: Path) -> dict[str, Any]:
             made = _batch(plain, number)
             order = [("plain", plain), ("archived", archived)]
             for name, one in order if number % 2 else reversed(order):
-                batches[name].append(_took_ms(lambda one=one, made=made: _write(one, made)))
-            increments.append(_took_ms(archive.flush))
+                batches[name].append(milliseconds(_write, one, made))
+            increments.append(milliseconds(archive.flush))
         increment_bytes = sum(path.stat().st_size for path in (folder / "archive").rglob("*.increment"))
         memories = archived.counts().memories
         restored_after = _restored_ms(objects, folder)
@@ -103,12 +103,6 @@ def _restored_ms(objects: Any, folder: Path) -> list[float]:
     took_ms = []
     for _ in range(_TURNS):
         target = folder / "restored" / RECORDS_FOLDER
-        took_ms.append(_took_ms(lambda target=target: restore(objects, _USER, target)))
+        took_ms.append(milliseconds(restore, objects, _USER, target))
         shutil.rmtree(target.parent)
     return took_ms
-
-
-def _took_ms(work: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    work()
-    return (time.perf_counter() - began_s) * 1000

@@ -14,7 +14,6 @@ import gc
 import sqlite3
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -28,6 +27,7 @@ from memory_agent.settings import EmbedderSettings
 from ops.bench.grown_stores import Growth, opened
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
+from ops.bench.timing import timed_s
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
 """Maximum time of a recall, in query embeddings, by number of memories. At 10,000, .5 is for matching words."""
@@ -129,9 +129,8 @@ def _recall(memory: Memory, question: str) -> None:
 
 
 def _timed(action: Callable[[str], object], question: str) -> Cost:
-    wall_s, processor_s = time.perf_counter(), time.process_time()
-    action(question)
-    return Cost((time.perf_counter() - wall_s) * 1000, (time.process_time() - processor_s) * 1000)
+    wall_s, processor_s = timed_s(action, question)
+    return Cost(wall_s * 1000, processor_s * 1000)
 
 
 def _ratios(base: list[list[Cost]], other: list[list[Cost]], place: int) -> list[float]:

@@ -4,15 +4,13 @@ The baseline is configured like the most widely used library: float32, every tex
 and the engine's default session (all cores, spinning). It runs our fused graph, which is faster than the library's
 graph. Variants alternate, so other load affects them equally. Results are medians over the turns, with ranges.
 
-To run only this benchmark: `python -m ops.bench.embedding`.
+To run only this benchmark: `python -m ops.bench --only embedding [--json]`.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +25,8 @@ from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.weights import cache_folder
 from memory_agent.settings import EmbedderSettings
+from ops.bench.spread import spread
+from ops.bench.timing import timed_s
 
 _TURNS = 4
 _TEXTS = 64
@@ -96,8 +96,8 @@ class _Kind:
 
     def take_turn(self, turn: int, *, noted: bool) -> None:
         texts = _texts(self.texts, seed=turn)
-        wall_s, cpu_s = _seconds(self.bulk, texts)
-        query_s, _ = _seconds(self.query, [f"fix the bug in the auth module {turn} {i}" for i in range(self.queries)])
+        wall_s, cpu_s = timed_s(self.bulk, texts)
+        query_s, _ = timed_s(self.query, [f"fix the bug in the auth module {turn} {i}" for i in range(self.queries)])
         if noted:
             self.texts_per_s.append(self.texts / wall_s)
             self.cpu_ms_per_text.append(cpu_s * 1000 / self.texts)
@@ -105,9 +105,9 @@ class _Kind:
 
     def figures(self) -> dict[str, Any]:
         return {
-            "texts_per_s": _spread(self.texts_per_s),
-            "cpu_ms_per_text": _spread(self.cpu_ms_per_text),
-            "query_ms": _spread(self.query_ms),
+            "texts_per_s": spread(self.texts_per_s),
+            "cpu_ms_per_text": spread(self.cpu_ms_per_text),
+            "query_ms": spread(self.query_ms),
         }
 
 
@@ -154,27 +154,8 @@ def _one_by_one(model: MiniLM) -> Run:
     return lambda texts: [model.embed(text) for text in texts]
 
 
-def _seconds(run: Run, texts: list[str]) -> tuple[float, float]:
-    """Return the wall time, and the processor time of all threads of this process."""
-    start, cpu_start = time.perf_counter(), time.process_time()
-    run(texts)
-    return time.perf_counter() - start, time.process_time() - cpu_start
-
-
 def _texts(count: int, seed: int) -> list[str]:
     """Return distinct texts as long as dialogue turns: 34 tokens on average, 5 % over 80."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(3.25, 0.6, count), 3, 240).astype(int)
     return [f"{seed} {i} " + " ".join(rng.choice(_WORDS.split(), length)) for i, length in enumerate(lengths)]
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), 2),
-        "least": round(min(values), 2),
-        "most": round(max(values), 2),
-    }
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(), indent=2))

@@ -1,6 +1,6 @@
 """Measures the cost of encrypting the journal: events/s written and read, and bytes on disk.
 
-`python -m ops.bench.encrypted_journal` prints a table; `measure()` returns it as a dict. Plain and encrypted journals
+`python -m ops.bench.encryption` reports this beside the cost for a memory. Plain and encrypted journals
 alternate. Events of 1 KB from eight users are appended in transactions of 100, as in a group commit, and singly, where
 the disk dominates. They are read in batches of 1,000. In addition, a plain journal is converted to an encrypted one.
 Everything runs in one process, so any difference is due to the cipher.
@@ -9,13 +9,12 @@ Everything runs in one process, so any difference is due to the cipher.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ops.bench.spread import Spread, spread
+from ops.bench.timing import timed_s
 from relay import Event, EventLimits, Journal, JournalSettings, encrypt_journal, event_from_mapping
 from relay.crypto import KeyRing
 from relay.disk import DATA_FILE
@@ -52,17 +51,17 @@ def _round(folder: Path, found: dict[str, list[float]], count: int, *, is_encryp
     events = [_event(number, now) for number in range(count + ALONE)]
     journal_folder = folder / "journal"
     with Journal.open(journal_folder, keys=keys if is_encrypted else None) as journal:
-        took_s, cpu_s = _timed(lambda: [journal.append(events[at : at + BATCH], now) for at in range(0, count, BATCH)])
+        took_s, cpu_s = timed_s(lambda: [journal.append(events[at : at + BATCH], now) for at in range(0, count, BATCH)])
         found["append_per_s"].append(count / took_s)
         found["append_cpu_us"].append(cpu_s / count * 1e6)
-        took_s, _ = _timed(lambda: [journal.append([event], now) for event in events[count:]])
+        took_s, _ = timed_s(lambda: [journal.append([event], now) for event in events[count:]])
         found["commit_ms"].append(took_s / ALONE * 1000)
-        took_s, cpu_s = _timed(lambda: _read_all(journal))
+        took_s, cpu_s = timed_s(_read_all, journal)
         found["read_per_s"].append(len(events) / took_s)
         found["read_cpu_us"].append(cpu_s / len(events) * 1e6)
     found["bytes_per_event"].append((journal_folder / DATA_FILE).stat().st_size / len(events))
     if not is_encrypted:
-        took_s, _ = _timed(lambda: encrypt_journal(journal_folder, JournalSettings(), keys, now))
+        took_s, _ = timed_s(encrypt_journal, journal_folder, JournalSettings(), keys, now)
         found["convert_per_s"].append(len(events) / took_s)
 
 
@@ -70,13 +69,6 @@ def _read_all(journal: Journal) -> None:
     after = 0
     while entries := journal.read(after, PAGE):
         after = entries[-1].seq
-
-
-def _timed(act: Callable[[], object]) -> tuple[float, float]:
-    """Return the wall time and the processor time of `act`."""
-    started_s, cpu_s = time.perf_counter(), time.process_time()
-    act()
-    return time.perf_counter() - started_s, time.process_time() - cpu_s
 
 
 def _event(number: int, now: datetime) -> Event:
@@ -89,23 +81,3 @@ def _event(number: int, now: datetime) -> Event:
         "payload": {"text": "x" * PAYLOAD_BYTES},
     }
     return event_from_mapping(mapping, EventLimits(), now)
-
-
-def main() -> None:
-    figures = measure()
-    print(f"{'figure':<16} {'plain':>28} {'encrypted':>28}")
-    for name in figures["plain"]:
-        cells = [_cell(figures[kind].get(name)) for kind in ("plain", "encrypted")]
-        print(f"{name:<16} {cells[0]:>28} {cells[1]:>28}")
-
-
-def _cell(figure: Spread | None) -> str:
-    if figure is None:
-        return ""
-    digits = 0 if figure["median"] >= 100 else 1
-    median, least, most = (f"{figure[name]:,.{digits}f}" for name in ("median", "least", "most"))
-    return f"{median} ({least}-{most})"
-
-
-if __name__ == "__main__":
-    main()

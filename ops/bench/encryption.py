@@ -13,9 +13,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +30,7 @@ from memory_agent.storage.environment import UserKey
 from ops.bench import encrypted_journal
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.spread import Spread, spread
+from ops.bench.timing import timed_s
 from relay import EncryptionSettings
 from relay.crypto import KeyRing
 
@@ -178,7 +177,7 @@ class _Round:
         for name, path in (("records", "records/data.mdb"), ("columns", COLUMNS_FILE), ("graph", GRAPH_FILE)):
             self._found[f"{name}_bytes"].append((self._folder / path).stat().st_blocks * 512 / len(records))
         if not self._is_encrypted:
-            took_s, _ = _timed(
+            took_s, _ = timed_s(
                 lambda: encrypt_user(self._folder, Settings(store=self._settings), self._key, lambda *_: None)
             )
             self._found["encrypt_s"].append(took_s)
@@ -193,10 +192,10 @@ class _Round:
                 for number in range(first, last):
                     batch.put(records[number], vectors[number])
 
-        took_s, cpu_s = _timed(lambda: [put(at, at + BATCH) for at in range(0, count, BATCH)])
+        took_s, cpu_s = timed_s(lambda: [put(at, at + BATCH) for at in range(0, count, BATCH)])
         self._found["ingest_per_s"].append(count / took_s)
         self._found["ingest_cpu_us"].append(cpu_s / count * 1e6)
-        took_s, _ = _timed(lambda: [put(at, at + 1) for at in range(count, len(records))])
+        took_s, _ = timed_s(lambda: [put(at, at + 1) for at in range(count, len(records))])
         self._found["commit_ms"].append(took_s / ALONE * 1000)
         archive.close()
 
@@ -214,18 +213,11 @@ class _Round:
             queries = [texts.draw(words=8) for _ in range(QUERIES)]
             for query in queries:
                 memory.recall(query, now=_START)
-            timed = [_timed(partial(memory.recall, query, now=_START)) for query in queries]
+            timed = [timed_s(memory.recall, query, now=_START) for query in queries]
             self._found["recall_p50_ms"].append(statistics.median(took_s for took_s, _ in timed) * 1000)
             self._found["recall_cpu_ms"].append(statistics.mean(cpu_s for _, cpu_s in timed) * 1000)
-            took_s, _ = _timed(memory.care.rebuild)
+            took_s, _ = timed_s(memory.care.rebuild)
             self._found["rebuild_s"].append(took_s)
-
-
-def _timed(act: Callable[[], object]) -> tuple[float, float]:
-    """Return the wall time and the processor time of `act`."""
-    started_s, cpu_s = time.perf_counter(), time.process_time()
-    act()
-    return time.perf_counter() - started_s, time.process_time() - cpu_s
 
 
 def page(figures: Figures, now: datetime) -> str:

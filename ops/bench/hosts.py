@@ -6,16 +6,14 @@ process (in units of one query embedding). Also compares daemons with one host a
 users' clients. Reports the processor time that a recall takes in each process. Variants alternate, and no question
 is repeated.
 
-To run only this benchmark: `python -m ops.bench.hosts [--quick]`.
+To run only this benchmark: `python -m ops.bench --only hosts [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -36,10 +34,10 @@ from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import GetParams
 from memory_agent.verbs.protocol import HostRequest, encode
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.processor import processor_s, spent_ms
-from ops.bench.spread import percentile, spread
+from ops.bench.spread import Block, medians, pooled, ratios, spread
 from ops.bench.texts import events, passages, queries
+from ops.bench.timing import milliseconds
 
 TARGET_RPC_EMBEDDINGS = 1.2
 TARGET_ALL_EMBEDDINGS = 4.0
@@ -60,8 +58,6 @@ _WARM_UP = 20
 _TOP_K = 5
 _DEADLINE_MS = 30_000.0
 _TIMEOUT_S = 300.0
-
-Block = list[float]
 
 
 def measure(store: Path) -> dict[str, Any]:
@@ -112,7 +108,7 @@ async def _measure_calls() -> dict[str, Any]:
                 block = [await _awaited_ms(call) for _ in range(_CALLS)]
                 if turn >= 0:
                     taken_ms[name].append(block)
-    return {f"{name}_ms": spread([statistics.median(block) for block in blocks]) for name, blocks in taken_ms.items()}
+    return {f"{name}_ms": spread(medians(blocks)) for name, blocks in taken_ms.items()}
 
 
 def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
@@ -135,7 +131,7 @@ def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
             for place, (name, ask) in enumerate(ways.items()):
                 questions = queries(_WARM_UP if turn < 0 else _QUESTIONS, seed=5_000 + 10 * turn + place)
                 before = processor_s(client)
-                block = [_milliseconds(ask, question) for question in questions]
+                block = [milliseconds(ask, question) for question in questions]
                 if turn < 0:
                     continue
                 taken_ms[name].append(block)
@@ -146,16 +142,16 @@ def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
 
 
 def _report_alone(taken_ms: dict[str, list[Block]], spent: list[dict[str, float]]) -> dict[str, Any]:
-    medians = {name: [statistics.median(block) for block in blocks] for name, blocks in taken_ms.items()}
-    turns = list(zip(medians["embedding"], medians["in_process"], medians["rpc"], strict=True))
+    p50_ms = {name: medians(blocks) for name, blocks in taken_ms.items()}
+    turns = list(zip(p50_ms["embedding"], p50_ms["in_process"], p50_ms["rpc"], strict=True))
     parts = {name: round(statistics.median(turn.get(name, 0.0) for turn in spent), 2) for name in spent[0]}
     all_ms = [sum(turn.values()) for turn in spent]
     return {
-        **{f"{name}_ms": spread(values) for name, values in medians.items()},
+        **{f"{name}_ms": spread(values) for name, values in p50_ms.items()},
         "over_in_process_embeddings": spread([(rpc - near) / one for one, near, rpc in turns]),
         "target_rpc_embeddings": TARGET_RPC_EMBEDDINGS,
         "processor_ms": parts,
-        "processor_embeddings": spread([sum_ms / one for sum_ms, (one, _, _) in zip(all_ms, turns, strict=True)]),
+        "processor_embeddings": spread(ratios(all_ms, p50_ms["embedding"])),
         "target_all_embeddings": TARGET_ALL_EMBEDDINGS,
     }
 
@@ -176,8 +172,7 @@ def _measure_load(folders: dict[int, Path]) -> dict[str, Any]:
 
 
 def _load_figures(rates: Block, blocks: list[Block]) -> dict[str, Any]:
-    pooled = list(chain.from_iterable(blocks))
-    p50, p99 = percentile(pooled, 50), percentile(pooled, 99)
+    p50, p99 = pooled(blocks, 50), pooled(blocks, 99)
     return {
         "recalls_per_s": spread(rates, 1),
         "p50_ms": round(p50, 1),
@@ -243,27 +238,10 @@ def _in_turn(folders: dict[int, Path], turn: int) -> list[tuple[int, Path]]:
 
 def _growth(rates: dict[int, Block]) -> dict[str, float]:
     """Return the ratio of the rate with the most hosts to that with the fewest, as a spread over the turns."""
-    few, many = rates[_HOSTS[0]], rates[_HOSTS[-1]]
-    return spread([more / less for less, more in zip(few, many, strict=True)])
+    return spread(ratios(rates[_HOSTS[-1]], rates[_HOSTS[0]]))
 
 
 async def _awaited_ms(call: Callable[[], Awaitable[object]]) -> float:
     started_s = time.perf_counter()
     await call()
     return (time.perf_counter() - started_s) * 1000
-
-
-def _milliseconds(ask: Callable[[str], object], question: str) -> float:
-    started_s = time.perf_counter()
-    ask(question)
-    return (time.perf_counter() - started_s) * 1000
-
-
-def main(arguments: list[str]) -> None:
-    """Print the measurements as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

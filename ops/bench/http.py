@@ -4,21 +4,19 @@ Protocols alternate in blocks, and no query is repeated. Latency is measured wit
 with several. The verb `owner`, which the daemon answers from memory, shows the cost of the protocol itself. Callers are
 threads of this process, each with its own connection (`http.client` or `MemoryClient`).
 
-To run only this benchmark: `python -m ops.bench.http [--quick]`.
+To run only this benchmark: `python -m ops.bench --only http [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.client import HTTPConnection
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,9 +26,9 @@ from memory_agent.evaluation import temporary_daemon
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
-from ops.bench.spread import percentile, spread
+from ops.bench.spread import latencies, spread
 from ops.bench.texts import queries
+from ops.bench.timing import milliseconds
 
 CALLERS = 4
 
@@ -65,8 +63,8 @@ def measure(store: Path) -> dict[str, Any]:
                 rates[name].append(_per_second([one for one, _ in callers], queries(_QUESTIONS * 2, seed + 500)))
         return {
             "callers": CALLERS,
-            "recall": {name: _figures(turns) for name, turns in alone.items()},
-            "owner": {name: _figures(turns) for name, turns in owner.items()},
+            "recall": {name: latencies(turns) for name, turns in alone.items()},
+            "owner": {name: latencies(turns) for name, turns in owner.items()},
             "per_s": {name: spread(found) for name, found in rates.items()},
         }
 
@@ -95,12 +93,7 @@ def _over_http(data_dir: Path) -> Iterator[tuple[Ask, Ask]]:
 
 
 def _took_ms(ask: Ask, texts: list[str]) -> list[float]:
-    took = []
-    for text in texts:
-        started_s = time.perf_counter()
-        ask(text)
-        took.append((time.perf_counter() - started_s) * 1000)
-    return took
+    return [milliseconds(ask, text) for text in texts]
 
 
 def _per_second(asks: list[Ask], texts: list[str]) -> float:
@@ -110,20 +103,3 @@ def _per_second(asks: list[Ask], texts: list[str]) -> float:
     with ThreadPoolExecutor(len(asks)) as pool:
         list(pool.map(_took_ms, asks, parts))
     return len(texts) / (time.perf_counter() - started_s)
-
-
-def _figures(turns: list[list[float]]) -> dict[str, Any]:
-    return {
-        "p50_ms": spread([percentile(turn, 50) for turn in turns]),
-        "p99_ms": round(percentile(list(chain.from_iterable(turns)), 99), 2),
-    }
-
-
-def main(arguments: list[str]) -> None:
-    """Print the measurements as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

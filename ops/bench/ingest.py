@@ -5,15 +5,13 @@ findings, 34 tokens long on average. Embedding dominates, so the same texts are 
 same lanes; the two alternate, so other load affects both. The processor times give an upper bound on the ratio: with
 all cores busy, it is the embedder's share of the total processor time.
 
-To run only this benchmark: `python -m ops.bench.ingest`.
+To run only this benchmark: `python -m ops.bench --only ingest [--json]`.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ from memory_agent import MemoryClient
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.evaluation import publish_events, temporary_daemon
 from memory_agent.settings import EmbedderSettings, Settings
-from ops.bench.spread import spread
+from ops.bench.spread import ratios, spread
 from ops.bench.texts import events, passages
+from ops.bench.timing import timed_s
 from ops.process_memory import process_tree
 
 TARGET_SHARE = 0.85
@@ -56,9 +55,9 @@ def _take_turns(embedder: Embedder, data_dir: Path, file: Path, count: int) -> d
     for turn in range(_TURNS):
         texts = passages(count, seed=turn)
         tokens += [embedder.count_tokens(text) for text in texts]
-        alone.append(count / _seconds(embedder, texts))
+        alone.append(count / timed_s(embedder.embed_texts, texts)[0])
         through.append(count / _publish(texts, f"turn-{turn}", data_dir, file))
-    shares = [ours / theirs for ours, theirs in zip(through, alone, strict=True)]
+    shares = ratios(through, alone)
     return {
         "events": count * _TURNS,
         "tokens_mean": round(statistics.mean(tokens), 1),
@@ -71,12 +70,6 @@ def _take_turns(embedder: Embedder, data_dir: Path, file: Path, count: int) -> d
         },
         "target_share": TARGET_SHARE,
     }
-
-
-def _seconds(embedder: Embedder, texts: list[str]) -> float:
-    started_s = time.perf_counter()
-    embedder.embed_texts(texts)
-    return time.perf_counter() - started_s
 
 
 def _processor_s(data_dir: Path) -> dict[str, float]:
@@ -98,7 +91,3 @@ def _publish(texts: list[str], series: str, data_dir: Path, file: Path) -> float
     assert summary.acknowledged == len(texts), summary
     assert summary.recallable_s is not None
     return summary.recallable_s
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(), indent=2))

@@ -11,12 +11,10 @@ To run only this benchmark: `python -m ops.bench --only ingesting [--quick]`.
 from __future__ import annotations
 
 import random
-import statistics
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from memory_agent import Memory
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.settings import EmbedderSettings
 from ops.bench.grown_stores import WINDOW, Growth, grown_events, opened, text_of
-from ops.bench.spread import percentile, spread
+from ops.bench.spread import Block, medians, percentile, pooled, ratios, spread
 from ops.bench.texts import queries
 
 TARGET_P50 = 1.5
@@ -40,8 +38,6 @@ _PAUSE_S = (0.01, 0.04)
 _EVENTS = 20_000
 _DEADLINE_MS = 60_000.0  # high enough that no recall times out
 _TOP_K = 5
-
-Block = list[float]
 
 
 def measure(growth: Growth) -> dict[str, Any]:
@@ -76,13 +72,11 @@ def _measure_one(folder: Path, embedder: Embedder, made: list[dict[str, Any]], t
                 loaded.append(_ask(memory, queries(_QUESTIONS, seed=730 + turn)))
                 rates.append(came_in[0] / (time.perf_counter() - began_s))
     return {
-        "idle_ms": spread([statistics.median(block) for block in idle]),
-        "idle_p99_ms": round(percentile(list(chain.from_iterable(idle)), 99), 2),
-        "loaded_ms": spread([statistics.median(block) for block in loaded]),
-        "loaded_p99_ms": round(percentile(list(chain.from_iterable(loaded)), 99), 2),
-        "p50_ratio": spread(
-            [statistics.median(theirs) / statistics.median(ours) for ours, theirs in zip(idle, loaded, strict=True)]
-        ),
+        "idle_ms": spread(medians(idle)),
+        "idle_p99_ms": round(pooled(idle, 99), 2),
+        "loaded_ms": spread(medians(loaded)),
+        "loaded_p99_ms": round(pooled(loaded, 99), 2),
+        "p50_ratio": spread(ratios(medians(loaded), medians(idle))),
         "p99_ratio": spread(
             [percentile(theirs, 99) / percentile(ours, 99) for ours, theirs in zip(idle, loaded, strict=True)]
         ),

@@ -1,6 +1,6 @@
 """Measures journal throughput and ack latency through a real relay process, with windows of 1, 16 and 256 events.
 
-`python -m ops.bench.journal` prints a table; `measure()` returns it as a dict. Events are 1 KB long. Each event's
+`python -m ops.bench --only journal [--json]` runs only this benchmark. Events are 1 KB long. Each event's
 latency is measured from `publish` until the ack arrives, including the time spent waiting for the window. Relay and
 publisher are separate processes, as in production. `commit` uses the journal in this process with one event per commit,
 which shows the limit of disk and processor at that time.
@@ -106,16 +106,3 @@ def _event(window: int, number: int) -> dict[str, Any]:
         "session_id": "session-1",
         "payload": {"text": "x" * PAYLOAD_BYTES},
     }
-
-
-def main() -> None:
-    print(f"{'window':>8} {'events/s':>10} {'ack p50 ms':>11} {'ack p99 ms':>11}")
-    for name, figures in measure().items():
-        window = name.removeprefix("window_")
-        print(
-            f"{window:>8} {figures['events_per_s']:>10} {figures['ack_p50_ms']:>11.2f} {figures['ack_p99_ms']:>11.2f}"
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -2,19 +2,17 @@
 
 Updates are measured on a separate learner with the model's dimensions and as many runs as the design assumes. Recalls
 query a filled store after 512 runs have used it: with learning off, with learning on, and in a trial, which compares
-both rankings. Blocks alternate, and times are compared per question. To run only this benchmark: `python -m
-ops.bench.learning`.
+both rankings. Blocks alternate, and times are compared per question.
+
+To run only this benchmark: `python -m ops.bench --only learning [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +23,9 @@ import numpy as np
 from memory_agent import Memory
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.settings import EmbedderSettings, LearningSettings
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
+from ops.bench.timing import milliseconds
 from sona import CAPACITY, Learner, Lesson, Vector
 from sona.checkpoint import to_bytes
 
@@ -61,10 +59,10 @@ def _updates(size: int) -> dict[str, Any]:
     lessons = list(_lessons(size + _UPDATES))
     learner = Learner.from_lessons(_NDIM, lessons[:size])
     random = np.random.default_rng(1)
-    learned = [_milliseconds(lambda one=one: learner.learn(one)) for one in lessons[size:]]  # type: ignore[misc]
-    revised = [_milliseconds(lambda one=one: learner.learn(replace(one, quality=0.9))) for one in lessons[:_UPDATES]]  # type: ignore[misc]
-    forgotten = [_milliseconds(lambda one=one: learner.forget([one.number])) for one in lessons[:_UPDATES]]  # type: ignore[misc]
-    asked = [_milliseconds(lambda: learner.adapt(_unit(random.normal(size=_NDIM)))) for _ in range(_UPDATES)]
+    learned = [milliseconds(learner.learn, one) for one in lessons[size:]]
+    revised = [milliseconds(learner.learn, replace(one, quality=0.9)) for one in lessons[:_UPDATES]]
+    forgotten = [milliseconds(learner.forget, [one.number]) for one in lessons[:_UPDATES]]
+    asked = [milliseconds(learner.adapt, _unit(random.normal(size=_NDIM))) for _ in range(_UPDATES)]
     figures = {"learned_ms": learned, "revised_ms": revised, "forgotten_ms": forgotten, "asked_ms": asked}
     return {name: spread(taken, 3) | {"p99": round(percentile(taken, 99), 3)} for name, taken in figures.items()}
 
@@ -72,9 +70,9 @@ def _updates(size: int) -> dict[str, Any]:
 def _state() -> dict[str, Any]:
     """Return a full learner's file size, and the time to relearn everything."""
     lessons = list(_lessons(CAPACITY))
-    taken = [_milliseconds(lambda: Learner.from_lessons(_NDIM, lessons)) for _ in range(3)]
+    taken = [milliseconds(Learner.from_lessons, _NDIM, lessons) for _ in range(3)]
     more = list(_lessons(2 * CAPACITY))
-    condensed = _milliseconds(lambda: Learner.from_lessons(_NDIM, more))
+    condensed = milliseconds(Learner.from_lessons, _NDIM, more)
     megabytes = max(len(to_bytes(Learner.from_lessons(_NDIM, some))) for some in (lessons, more)) / 1e6
     return {
         "lessons": CAPACITY,
@@ -103,7 +101,7 @@ def _recalls(store: Path) -> dict[str, Any]:
             for question in asked:
                 embedder.embed_query(question)  # cached, so that embedding is not compared
             order = (*_MODES[turn % 3 :], *_MODES[: turn % 3])
-            taken = {mode: [_milliseconds(lambda q=q, m=mode: _ask(ways[m], q)) for q in asked] for mode in order}  # type: ignore[misc]
+            taken = {mode: [milliseconds(_ask, ways[mode], question) for question in asked] for mode in order}
             for mode in order if turn >= 0 else ():
                 slower[mode].append(statistics.median(np.subtract(taken[mode], taken["off"]).tolist()))
                 medians[mode].append(statistics.median(taken[mode]))
@@ -155,19 +153,3 @@ def _lessons(count: int) -> Iterator[Lesson]:
 
 def _unit(vector: Any) -> Vector:
     return np.asarray(vector / np.linalg.norm(vector), dtype=np.float32)
-
-
-def _milliseconds(do: Callable[[], object]) -> float:
-    started_s = time.perf_counter()
-    do()
-    return (time.perf_counter() - started_s) * 1000
-
-
-def main(arguments: list[str]) -> None:
-    """Print the measurements as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

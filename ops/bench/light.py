@@ -4,14 +4,12 @@ when idle.
 The full form is measured once for comparison. A start is timed from the launch of the process to the ready line. Memory
 use is the proportional set size (PSS) of all processes.
 
-To run only this benchmark: `python -m ops.bench.light [--quick]`.
+To run only this benchmark: `python -m ops.bench --only light [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,9 @@ from memory_agent import MemoryClient
 from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import spread
 from ops.bench.texts import queries
+from ops.bench.timing import milliseconds
 from ops.process_memory import measure_tree, process_tree
 
 TARGET_MB = 200
@@ -64,11 +62,7 @@ def _form(store: Path, *, is_light: bool) -> dict[str, Any]:
 def _used(data_dir: Path) -> dict[str, Any]:
     """Recall the way a planner does; return memory, latency, and the share of a core that the idle daemon uses."""
     with MemoryClient(_USER, data_dir=data_dir) as client:
-        took_ms = []
-        for question in queries(_RECALLS, seed=6):
-            started_s = time.perf_counter()
-            client.recall(question)
-            took_ms.append((time.perf_counter() - started_s) * 1000)
+        took_ms = [milliseconds(client.recall, question) for question in queries(_RECALLS, seed=6)]
         memories = client.stats().memories
         daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
     assert daemon is not None
@@ -89,13 +83,3 @@ def _used(data_dir: Path) -> dict[str, Any]:
 def _processor_s(pid: int) -> float:
     times = [process.cpu_times() for process in process_tree(pid) if psutil.pid_exists(process.pid)]
     return sum(one.user + one.system for one in times)
-
-
-def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

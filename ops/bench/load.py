@@ -6,21 +6,17 @@ cores, or one fewer. Through RPC, a user's recalls are measured while the same u
 Variants alternate, and no query is repeated. A query should be delayed by at most one embedding, so the median and
 99th-percentile delays are given as multiples of the time it takes to embed the longest text.
 
-To run only this benchmark: `python -m ops.bench.load [--quick]`.
+To run only this benchmark: `python -m ops.bench --only load [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
-import statistics
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +27,7 @@ from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.evaluation import publish_events, temporary_daemon
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
-from ops.bench.spread import percentile, spread
+from ops.bench.spread import Block, medians, pooled, spread
 from ops.bench.texts import events, passages, queries
 
 TARGET_EMBEDDINGS = 1.0
@@ -50,7 +45,6 @@ _LONGEST_OF = 16  # number of passages that form a text of at least 256 tokens
 _TIMEOUT_S = 600.0
 
 Ask = Callable[[str], object]
-Block = list[float]
 
 
 def measure(store: Path) -> dict[str, Any]:
@@ -167,11 +161,10 @@ def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: Fal
 
 def _figures(idle: list[Block], blocks: list[Block], longest_ms: float) -> dict[str, Any]:
     """Return p50 and p99, and their delays relative to `idle`, in multiples of the longest text's embedding time."""
-    pooled, base = list(chain.from_iterable(blocks)), list(chain.from_iterable(idle))
-    delays = {f"p{at}": percentile(pooled, at) - percentile(base, at) for at in (50, 99)}
+    delays = {f"p{at}": pooled(blocks, at) - pooled(idle, at) for at in (50, 99)}
     return {
-        "p50_ms": spread([statistics.median(block) for block in blocks]),
-        "p99_ms": round(percentile(pooled, 99), 2),
+        "p50_ms": spread(medians(blocks)),
+        "p99_ms": round(pooled(blocks, 99), 2),
         "delay_in_embeddings": {name: round(delay / longest_ms, 2) for name, delay in delays.items()},
     }
 
@@ -188,13 +181,3 @@ def _longest(count: int, seed: int) -> list[str]:
     """Return `count` texts longer than 256 tokens."""
     parts = passages(count * _LONGEST_OF, seed)
     return [" ".join(parts[start::count]) for start in range(count)]
-
-
-def main(arguments: list[str]) -> None:
-    """Print the measurements as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

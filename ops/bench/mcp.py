@@ -25,8 +25,9 @@ from memory_agent import MemoryClient
 from memory_agent.evaluation import child_environment, temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.spread import percentile, spread
+from ops.bench.spread import latencies, spread
 from ops.bench.texts import queries
+from ops.bench.timing import milliseconds
 
 _USER = "bench"
 _STARTS = 15
@@ -54,9 +55,8 @@ def measure(store: Path) -> dict[str, Any]:
                     ask(text)
             for turn in range(_TURNS):
                 for place, (name, ask) in enumerate(asks.items()):
-                    took[name].append(
-                        [_ms(partial(ask, text)) for text in queries(_QUESTIONS, 2_000 + 10 * turn + place)]
-                    )
+                    asked = queries(_QUESTIONS, 2_000 + 10 * turn + place)
+                    took[name].append([milliseconds(ask, text) for text in asked])
             resident = psutil.Process(process.pid).memory_info().rss
     return {
         "start": {
@@ -64,13 +64,7 @@ def measure(store: Path) -> dict[str, Any]:
             for name, found in starts.items()
         },
         "in_use_mb": round(resident / 1e6, 1),
-        "recall": {
-            name: {
-                "p50_ms": spread([percentile(turn, 50) for turn in turns]),
-                "p99_ms": round(percentile([ms for turn in turns for ms in turn], 99), 2),
-            }
-            for name, turns in took.items()
-        },
+        "recall": {name: latencies(turns) for name, turns in took.items()},
     }
 
 
@@ -102,9 +96,3 @@ def _exchange(process: subprocess.Popen[bytes], method: str, params: object) -> 
     process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode() + b"\n")
     process.stdin.flush()
     return process.stdout.readline()
-
-
-def _ms(ask: Any) -> float:
-    started_s = time.perf_counter()
-    ask()
-    return (time.perf_counter() - started_s) * 1000

@@ -6,7 +6,7 @@ write all the time. Machines leave and join again, and the daemon balances the u
 clients pause while a machine starts, because on a real cluster, a starting machine would not use the processors of the
 others.
 
-To run only this benchmark: `python -m ops.bench.moves [--quick]`.
+To run only this benchmark: `python -m ops.bench --only moves [--quick] [--json]`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import random
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -33,7 +32,6 @@ from memory_agent import AsyncMemoryClient, MemoryAgentError, MemoryClient
 from memory_agent.archiving import read_placement
 from memory_agent.storage.folders import user_folder
 from ops.bench.cluster import cluster_daemon, joined_machine
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.machine import load_per_core
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import event_of, passages, queries
@@ -350,13 +348,3 @@ def _lost(home: Path, load: Load) -> int:
         with MemoryClient(user, data_dir=home) as client:
             found |= {record.event_id for record in client.list({"session_id": session}).records}
     return lost + sum(event["event_id"] not in found for event in load.published)
-
-
-def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

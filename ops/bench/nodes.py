@@ -4,22 +4,18 @@ on one core and on two machines of one core each.
 The machines are processes on this machine, with loopback addresses. Each is pinned to its own core; the clients share
 the core of the daemon. So the results show the gain from a second core, without a network.
 
-To run only this benchmark: `python -m ops.bench.nodes [--users N] [PART]...`.
+To run only this benchmark: `python -m ops.bench --only nodes [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import random
 import shutil
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,6 +31,7 @@ from ops.bench.filled_store import filled_store
 from ops.bench.machine import load_per_core
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import events, passages, queries
+from ops.bench.timing import milliseconds
 from ops.process_memory import measure_tree, process_tree, role_of
 
 _AWAKE = 1_000
@@ -78,7 +75,7 @@ def measure_awake(*, is_light: bool, users: int = _AWAKE) -> dict[str, Any]:
         questions = queries(users, seed=11)
         for number, (name, question) in enumerate(zip(names, questions, strict=True), 1):
             with MemoryClient(name, data_dir=data_dir) as client:
-                woke_ms.append(_timed_ms(partial(client.recall, question, deadline_ms=_DEADLINE_MS)))
+                woke_ms.append(milliseconds(client.recall, question, deadline_ms=_DEADLINE_MS))
                 if number in (1, users):
                     sizes[number] = _size(client)
         again_ms, took_s = asyncio.run(_at_random(data_dir, names))
@@ -98,12 +95,6 @@ def measure_awake(*, is_light: bool, users: int = _AWAKE) -> dict[str, Any]:
         "clients": _AWAKE_CLIENTS,
         "load_per_core": [busy, load_per_core()],
     }
-
-
-def _timed_ms(call: Any) -> float:
-    started_s = time.perf_counter()
-    call()
-    return (time.perf_counter() - started_s) * 1000
 
 
 def _latency(values: list[float]) -> dict[str, float]:
@@ -269,22 +260,3 @@ async def _load(home: Path, users: list[str], turn: int) -> tuple[list[float], f
     started_s = time.perf_counter()
     blocks = await asyncio.gather(*(ask(number) for number in range(len(users))))
     return list(chain.from_iterable(blocks)), time.perf_counter() - started_s
-
-
-def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m ops.bench.nodes", description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="awake_light, awake_full, joined, pinned; all")
-    parser.add_argument("--users", type=int, default=_AWAKE, help=f"how many to wake; default: {_AWAKE}")
-    options = parser.parse_args(arguments)
-    parts = {
-        "awake_light": partial(measure_awake, is_light=True, users=options.users),
-        "awake_full": partial(measure_awake, is_light=False, users=options.users),
-        "joined": measure_joined,
-        "pinned": measure_pinned,
-    }
-    print(json.dumps({name: parts[name]() for name in options.parts or parts}, indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,7 +1,7 @@
 """Measures the overhead that we add to a model on a server. A local server answers at once with fixed vectors.
 
 The server is a separate process, so the measured processor time does not include it. To run only this benchmark:
-`python -m ops.bench.providers`.
+`python -m ops.bench --only providers [--json]`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _answer(path: str, count: int) -> bytes:
 
 def measure() -> dict[str, Any]:
     """Measure both protocols, in about a quarter of a minute."""
-    command = [sys.executable, "-m", "ops.bench.providers", "serve"]
+    command = [sys.executable, "-m", "ops.bench.providers"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -96,7 +96,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["serve"]:
-        _serve()
-    else:
-        print(json.dumps(measure(), indent=2))
+    _serve()

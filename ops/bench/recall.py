@@ -6,22 +6,18 @@ mode through RPC, which is equivalent to a plain vector store. Variants alternat
 repeated. The processor time of a recall through RPC is the sum over all processes, including the client, minus their
 idle use.
 
-To run only this benchmark: `python -m ops.bench.recall [--quick]`.
+To run only this benchmark: `python -m ops.bench --only recall [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +29,9 @@ from memory_agent.evaluation import temporary_daemon
 from memory_agent.records.memories import Mode
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
-from ops.bench.spread import percentile, spread
+from ops.bench.spread import Block, medians, pooled, ratios, spread
 from ops.bench.texts import queries
+from ops.bench.timing import milliseconds
 from ops.process_memory import process_tree
 
 TARGET_P50_RATIO = 2.5
@@ -86,51 +82,36 @@ def _asking(memory: Memory | MemoryClient, mode: Mode | None = None) -> Ask:
 
 
 def _take_turns(ways: dict[str, Ask]) -> dict[str, Any]:
-    taken_ms: dict[str, list[list[float]]] = {name: [] for name in ways}
+    taken_ms: dict[str, list[Block]] = {name: [] for name in ways}
     for turn in range(-1, _TURNS):
         for place, (name, ask) in enumerate(ways.items()):
             questions = queries(_WARM_UP if turn < 0 else _QUESTIONS, seed=1_000 + 10 * turn + place)
-            block = [_milliseconds(ask, question) for question in questions]
+            block = [milliseconds(ask, question) for question in questions]
             if turn >= 0:
                 taken_ms[name].append(block)
-    return _report(*taken_ms.values())
+    return _report(taken_ms)
 
 
-def _report(
-    embedding: list[list[float]], near: list[list[float]], far: list[list[float]], vectors: list[list[float]]
-) -> dict[str, Any]:
-    p50, p99 = (percentile(list(chain.from_iterable(far)), percent) for percent in (50, 99))
-    less = [
-        (statistics.median(there) - statistics.median(here)) / statistics.median(alone)
-        for alone, here, there in zip(embedding, near, far, strict=True)
-    ]
+def _report(taken_ms: dict[str, list[Block]]) -> dict[str, Any]:
+    embedding, near, far, vectors = map(medians, taken_ms.values())
+    p50, p99 = (pooled(taken_ms["rpc"], percent) for percent in (50, 99))
+    less = [(there - here) / alone for alone, here, there in zip(embedding, near, far, strict=True)]
     return {
-        "embedding_ms": spread([statistics.median(block) for block in embedding]),
-        "in_process_p50_ms": spread([statistics.median(block) for block in near]),
-        "in_process_p99_ms": round(percentile(list(chain.from_iterable(near)), 99), 2),
-        "rpc_p50_ms": spread([statistics.median(block) for block in far]),
+        "embedding_ms": spread(embedding),
+        "in_process_p50_ms": spread(near),
+        "in_process_p99_ms": round(pooled(taken_ms["in_process"], 99), 2),
+        "rpc_p50_ms": spread(far),
         "rpc_p99_ms": round(p99, 2),
-        "vectors_p50_ms": spread([statistics.median(block) for block in vectors]),
+        "vectors_p50_ms": spread(vectors),
         "rpc_less_in_embeddings": spread(less),
         "target_rpc_less": TARGET_RPC_LESS,
-        "p50_ratio": spread(_ratios(near, far)),
-        "p50_over_vectors": spread(_ratios(vectors, far)),
+        "p50_ratio": spread(ratios(far, near)),
+        "p50_over_vectors": spread(ratios(far, vectors)),
         "target_over_vectors": TARGET_OVER_VECTORS,
         "p99_over_p50": round(p99 / p50, 2),
         "target_p50_ratio": TARGET_P50_RATIO,
         "target_p99_over_p50": TARGET_P99_RATIO,
     }
-
-
-def _ratios(base: list[list[float]], other: list[list[float]]) -> list[float]:
-    """Return, for each block, the median of `other` divided by the median of `base`."""
-    return [statistics.median(theirs) / statistics.median(ours) for ours, theirs in zip(base, other, strict=True)]
-
-
-def _milliseconds(ask: Ask, question: str) -> float:
-    started_s = time.perf_counter()
-    ask(question)
-    return (time.perf_counter() - started_s) * 1000
 
 
 def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
@@ -155,7 +136,7 @@ def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
         "embedding_processor_ms": spread(embedded),
         "rpc_processor_ms": spread(recalled),
         "idle_share_of_a_core": spread(idle, 3),
-        "rpc_processor_in_embeddings": spread([ours / one for one, ours in zip(embedded, recalled, strict=True)]),
+        "rpc_processor_in_embeddings": spread(ratios(recalled, embedded)),
         "target_processor": TARGET_PROCESSOR,
     }
 
@@ -175,13 +156,3 @@ def _used_ms(processes: list[psutil.Process], action: Callable[[], object]) -> f
     began_s = used_s()
     action()
     return (used_s() - began_s) * 1000
-
-
-def main(arguments: list[str]) -> None:
-    """Print the measurements as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -3,14 +3,12 @@
 Proportional set sizes (PSS) can be summed; resident set sizes (RSS) count shared pages in every process that maps them.
 The filled store is measured after use and compared with an equally used actor with twenty memories in the same daemon.
 
-To run only this benchmark: `python -m ops.bench.resident [--quick]`.
+To run only this benchmark: `python -m ops.bench --only resident [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from memory_agent import MemoryClient
 from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.texts import passages, queries
 from ops.process_memory import ProcessMemory, measure_tree
 
@@ -92,13 +89,3 @@ def _megabytes(process: ProcessMemory) -> dict[str, float]:
 
 def _sum(sizes: Iterable[int]) -> float:
     return round(sum(sizes) / _MEGABYTE, 1)
-
-
-def main(arguments: list[str]) -> None:
-    """Print the measurements as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,9 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
 from ops.bench.grown_stores import Growth
 from ops.bench.processor import is_host, processor_s
-from ops.bench.spread import percentile, spread
+from ops.bench.spread import medians, pooled, ratios, spread
 from ops.bench.texts import queries
+from ops.bench.timing import milliseconds
 from relay import SHARED_USER
 
 TARGET_OVER_OWN = 1.5
@@ -179,9 +179,7 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
             for way, name in enumerate((*names[first:], *names[:first])):
                 seed = 10_000 * (1 + series) + 1_000 * turn + 10 * place + way
                 (question,) = queries(1, seed=seed)  # a new question, which is in no cache
-                began_s = time.perf_counter()
-                ways[name](question)
-                taken_ms[name][turn].append((time.perf_counter() - began_s) * 1000)
+                taken_ms[name][turn].append(milliseconds(ways[name], question))
     return taken_ms
 
 
@@ -205,21 +203,16 @@ def _path(ways: dict[str, Ask], client: MemoryClient) -> dict[str, Any]:
             name: {part: round(statistics.median(one[part] for one in spent), 2) for part in spent[0]}
             for name, spent in turns.items()
         },
-        "path_both_over_own": _ratios(path_ms["both"], path_ms["own"]),
+        "path_both_over_own": spread(ratios(path_ms["both"], path_ms["own"])),
     }
 
 
 def _figures(taken_ms: dict[str, Blocks]) -> dict[str, Any]:
-    p50 = {name: [statistics.median(block) for block in blocks] for name, blocks in taken_ms.items()}
-    every = {name: list(chain.from_iterable(blocks)) for name, blocks in taken_ms.items()}
+    p50 = {name: medians(blocks) for name, blocks in taken_ms.items()}
     return {
-        **{f"{name}_ms": spread(found) | {"p99": round(percentile(every[name], 99), 1)} for name, found in p50.items()},
-        "items_over_own": _ratios(p50["items"], p50["own"]),
-        "both_over_own": _ratios(p50["both"], p50["own"]),
-        "own_over_unshared": _ratios(p50["own"], p50["unshared"]),
-        "beside_both_over_beside_own": _ratios(p50["beside_both"], p50["beside_own"]),
+        **{f"{name}_ms": spread(p50[name]) | {"p99": round(pooled(taken_ms[name], 99), 1)} for name in p50},
+        "items_over_own": spread(ratios(p50["items"], p50["own"])),
+        "both_over_own": spread(ratios(p50["both"], p50["own"])),
+        "own_over_unshared": spread(ratios(p50["own"], p50["unshared"])),
+        "beside_both_over_beside_own": spread(ratios(p50["beside_both"], p50["beside_own"])),
     }
-
-
-def _ratios(these: list[float], those: list[float]) -> dict[str, float]:
-    return spread([one / other for one, other in zip(these, those, strict=True)])

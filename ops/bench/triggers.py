@@ -4,15 +4,13 @@ One conductor subscribes to its user's blocks, from a real daemon with a filled 
 with pauses, both while the daemon is idle and while it ingests 250 of the user's findings per second. For every second
 text, a recall is measured instead. The difference is the cost of the path through the relay and the reactor.
 
-To run only this benchmark: `python -m ops.bench.triggers [--quick]`.
+To run only this benchmark: `python -m ops.bench --only triggers [--quick] [--json]`.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +24,6 @@ from memory_agent.client import Blocks
 from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import events, passages, queries
 from relay import Publisher, relay_endpoints
@@ -116,13 +113,3 @@ def _figures(turns: list[dict[str, list[float]]]) -> dict[str, Any]:
             "count": len(pooled),
         }
     return figures
-
-
-def main(arguments: list[str]) -> None:
-    """Print the measurements as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
