@@ -119,7 +119,7 @@ def _try_out(copy: Path, folder: Path, wheel: Path, version: str) -> None:
     data = ("--data-dir", folder / "data")
     _run(program, "remember", "Staging needs the VPN", *data)
     if "VPN" not in _run(program, "recall", "what does staging need?", *data):
-        raise click.ClickException("the wheel does not find what it was asked to remember")
+        raise click.ClickException("the installed wheel does not recall the stored memory")
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> str:

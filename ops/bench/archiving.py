@@ -1,4 +1,5 @@
-"""Measures one user's archive in a local folder: snapshots, increments, restorations, and their effect on batches.
+"""Measures one user's archive in a local folder: snapshots, increments, restorations, and the cost of archiving to
+ingest.
 
 Two copies of a filled store ingest the same batches alternately; the changes of one are recorded and archived between
 batches.

@@ -73,7 +73,9 @@ class Scored:
     chosen_on: npt.NDArray[np.bool_]
 
     def cells(self, threshold: float) -> list[str]:
-        """Return the precision, share found and number named for the development conversations, then for the others."""
+        """Return three table cells (precision, share of used memories found, number of memories named) for the
+        development conversations, then three for the others.
+        """
         return [cell for part in (self.chosen_on, ~self.chosen_on) for cell in self._cells(part, threshold)]
 
     def least_with(self, precision: float) -> float | None:

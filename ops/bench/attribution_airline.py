@@ -25,7 +25,7 @@ _SHOWN = 10
 def airline_lines(file: Path) -> Iterator[str]:
     """Yield the lines of the page's airline section."""
     runs: list[dict[str, Any]] = json.loads(file.read_bytes())
-    yield from ("", "## Airline runs: the share of earlier runs' records named, although no run had access to them", "")
+    yield from ("", "## Airline runs: share of earlier runs' records named (no run had access to any)", "")
     yield "| run output | run record | same task | other customers' tasks |"
     yield "|---|---|---|---|"
     for output_name, output_of in _OUTPUTS.items():

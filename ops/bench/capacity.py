@@ -43,7 +43,7 @@ CONSTANTS = {
     "daemon_mb": Constant(456, "memory of a daemon with one user, MB", "decision 0009"),
     "machine_mb": Constant(320, "memory of a machine that joined, without hosts, MB", "nodes.py"),
     "host_mb": Constant(87, "memory of a host process, MB", "nodes.py"),
-    "tried_awake": Constant(4_000, "users awake in one daemon, as tried", "nodes.py"),
+    "tried_awake": Constant(4_000, "largest tested number of awake users in one daemon", "nodes.py"),
 }
 
 
@@ -55,12 +55,12 @@ class Assumptions:
     memories: int = 2_000  # memories of a user
     recalls: float = 10.0  # recalls per user and day
     events: float = 20.0  # events per user and day
-    event_bytes: int = 1_500  # of an event in the journal
-    journal_days: float = 30.0  # for which the journal keeps events
+    event_bytes: int = 1_500  # size of an event in the journal
+    journal_days: float = 30.0  # retention time of events in the journal
     archive_factor: float = 2.0  # size of the archive or of the backups relative to the stores
     peak: float = 3.0  # rate at the busiest time relative to the mean
-    utilisation: float = 0.6  # of processors and of the journal at the busiest time
-    most_awake: int = 4_000  # maximum number of users awake in one daemon; more were not tried
+    utilisation: float = 0.6  # share of the processors and the journal that is in use at the busiest time
+    most_awake: int = 4_000  # maximum number of users awake in one daemon (more were not tested)
     cores: int = 8  # of a machine
     machine_gb: float = 32.0  # memory of a machine
     core_hour: float = 0.04  # price of a core per hour
@@ -115,7 +115,7 @@ def plan(users: int, own: Assumptions) -> Plan:
     awake_gb = awake * (value["awake_mb"] * 1e6 + own.memories * value["memory_kb"] * 1e3) / _GIGABYTE / cells
     machine_gb = own.machine_gb - (value["machine_mb"] + own.cores * value["host_mb"]) / 1000
     by_cores, by_memory = cores / own.cores, (awake_gb + value["daemon_mb"] / 1000) / machine_gb
-    machines = max(1, math.ceil(max(by_cores, by_memory)))  # of a cell; the first is the daemon's
+    machines = max(1, math.ceil(max(by_cores, by_memory)))  # in a cell; the daemon runs on the first
     hosts_mb = machines * own.cores * value["host_mb"]
 
     stores_gb = users * own.memories * value["disk_kb"] * 1e3 / _GIGABYTE
@@ -144,9 +144,9 @@ def table(plans: list[Plan]) -> str:
         "awake at the busiest time": lambda one: f"{one.awake:,}",
         "recalls/s, events/s then": lambda one: f"{one.recalls_per_s:,.0f}, {one.events_per_s:,.0f}",
         "cells (daemons)": lambda one: f"{one.cells:,}",
-        "what decides the cells": lambda one: one.bound,
+        "number of cells set by": lambda one: one.bound,
         "machines": lambda one: f"{one.machines:,}",
-        "what decides the machines of a cell": lambda one: one.machines_bound,
+        "machines per cell limited by": lambda one: one.machines_bound,
         "memory in use": lambda one: _size(one.memory_gb),
         "disk": lambda one: _size(one.disk_gb),
         "object store": lambda one: _size(one.archive_gb),

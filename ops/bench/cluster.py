@@ -46,7 +46,7 @@ def joined_machine(
 ) -> Iterator[subprocess.Popen[str]]:
     """Join a machine to the daemon of `home`; it leaves when the context ends, unless it was killed.
 
-    It keeps its files in `folder`. `prefix`: the words before its command, such as those that pin it to a core.
+    The machine keeps its files in `folder`. `prefix` is put before its command line, for example to pin it to a core.
     """
     key = folder / f"{name}.key"
     if not key.exists():

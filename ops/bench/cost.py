@@ -1,4 +1,4 @@
-"""Measures the cost of a recall in process relative to embedding its query, for stores of several sizes.
+"""Measures the cost of an in-process recall relative to that of embedding its query, for stores of several sizes.
 
 Each question is both embedded and recalled, in alternating order, by the same model without its query cache. A recall
 evicts most of the model from the processor's caches, so embedding questions in a row takes less time; both times are
@@ -30,7 +30,9 @@ from ops.bench.texts import queries
 from ops.bench.timing import timed_s
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""Maximum time of a recall, in query embeddings, by number of memories. At 10,000, .5 is for matching words."""
+"""Maximum time of a recall, in query embeddings, by number of memories. At 10,000 memories, matching words accounts for
+.5 of the limit.
+"""
 TARGET_CALLS = 3_000
 
 _TURNS = 6

@@ -1,8 +1,8 @@
 """Grows one user's store, recording the cost of each batch and copying the folder at several sizes.
 
-Batches contain 64 events, as in a daemon. Vectors are mixtures of the model's vectors for 2,000 passages, with the word
-vectors of one passage, since embedding 110,000 texts would take minutes and is measured elsewhere. Queries are embedded
-by the model, or mixed in the same way.
+Batches contain 64 events, as in a daemon. Embedding 110,000 texts would take minutes and is measured elsewhere, so the
+model embeds only 2,000 passages. Each vector is a mixture of two passages' vectors; the word vectors are those of one
+of them. Queries are embedded by the model, or mixed in the same way.
 
 Shapes: n texts, d dimensions of an embedding.
 """
@@ -153,9 +153,9 @@ def await_words(memory: Memory) -> None:
 def grown_events(begin: int, end: int) -> Iterator[dict[str, Any]]:
     """Iterate over the events that grow a store from `begin` to `end` memories.
 
-    They are findings in sessions of 30, with tags according to `SHARES` and qualities uniform in [0, 1). Do not retain
-    the events while measuring: with 200,000 more objects, which a daemon does not have, a full garbage collection takes
-    110 ms instead of 30 ms.
+    The events are findings in sessions of 30, with tags according to `SHARES` and qualities uniform in [0, 1). Do not
+    retain them while measuring: the 200,000 objects, which a daemon would not hold, lengthen a full garbage collection
+    from 30 ms to 110 ms.
     """
     for place, text in enumerate(passages(end, _SEED)[begin:], begin):
         made = event_of(text, place, _USER, "grow")

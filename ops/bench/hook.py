@@ -1,7 +1,8 @@
 """Measures a coding agent's hook: the time from a prompt to its context, and until the hook process exits.
 
-Each prompt starts a process, as in clients, with the default deadline; its events are published during the recall. The
-baseline is an interpreter that only reads its input. Variants alternate, and no prompt is repeated.
+As in a client, each prompt starts a hook process with the default deadline. The hook publishes the prompt's events
+during the recall. The baseline is an interpreter that only reads its input. Variants alternate, and no prompt is
+repeated.
 
 To run only this benchmark: `python -m ops.bench --only hook [--quick] [--json]`.
 """

@@ -4,9 +4,10 @@ Twenty busy processes compete for two cores. Each prompt starts a hook with the 
 settings of clients, and with the default deadline of 300 ms. A prompt counts as answered if the process prints a block
 before it exits. Variants alternate with a pause, in which the daemon ingests the prompt, and no prompt is repeated.
 `command` is the hook without the short path, and `bare` is an interpreter that only reads its input. Each variant is
-installed in an environment of its own, as by pip, so that the import hooks of the development environment do not count.
+installed in its own environment, as pip would install it, so that the import hooks of the development environment do
+not count.
 
-If permitted, this process has real-time priority, so that it measures the hook's time and not its own waiting.
+If permitted, this process has real-time priority, so that the measured times do not include its own wait for a core.
 
     python -m ops.bench.hooks [--quick] [--former CHECKOUT] [--busy 20] [--json]
 

@@ -1,9 +1,9 @@
 """Measures the cost of the processes between a caller and a memory, and how recall and ingest scale with the number of
 hosts.
 
-Compares an empty call through a Ray actor with one through the host's socket, and a recall through RPC with one in
-process (in units of one query embedding). Also compares daemons with one host and with two under the load of several
-users' clients. Reports the processor time that a recall takes in each process. Variants alternate, and no question
+Compares an empty call through a Ray actor with one through the host's socket, and a recall through RPC with an
+in-process recall (in units of one query embedding). Compares a daemon with one host and a daemon with two under load
+from several users' clients. Reports the processor time of a recall in each process. Variants alternate, and no question
 is repeated.
 
 To run only this benchmark: `python -m ops.bench --only hosts [--quick] [--json]`.
@@ -88,7 +88,9 @@ def _clients() -> int:
 
 
 async def _measure_calls() -> dict[str, Any]:
-    """Time a minimal request to one host, through Ray (its process id) and through its socket (no records)."""
+    """Time a minimal request to one host, through Ray (returns the process id) and through its socket (returns no
+    records).
+    """
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder, ExitStack() as stack:
         layout = Layout(Path(folder))
         layout.create()

@@ -1,4 +1,5 @@
-"""Compares the indexes of vectors: fill, batch, search, recall@10, disk and memory, with 10,000 and 100,000 memories.
+"""Compares the vector indexes with 10,000 and 100,000 memories: fill, batch and search times, recall@10, disk and
+memory.
 
 All indexes contain the same vectors (384 dimensions, in clusters of 50, made without a model), and are searched as in a
 recall: candidates from the index, exact cosines from the records. Times are wall times in one process. Memory is that
@@ -52,11 +53,12 @@ _STORE = StoreSettings()
 _NOW = datetime(2026, 2, 16, tzinfo=UTC)
 _MEGABYTE = 1e6
 _WHEN = {
-    "builtin": "the default, and the fastest up to some 250,000 memories a user: nothing to install, exact, encrypted.",
+    "builtin": "the default, and the fastest up to about 250,000 memories per user: exact, encrypted, "
+    "nothing to install.",
     "sqlite-vec": "choose it for many small users and limited memory: no server, one encrypted file for each user. "
     "A search reads the whole file, so it is slow from about 50,000 memories on.",
     "pgvector": "choose it if you already operate a PostgreSQL with backups, or need SQL access to the "
-    "vectors. A graph (here with 100,000) makes storing a memory some milliseconds slower.",
+    "vectors. A graph index (used here for 100,000 memories) adds some milliseconds to storing a memory.",
     "lancedb": "choose it if other programs need the vectors in Lance's format, without a server. It adds 350 MB of "
     "packages and 100 to 250 MB of memory to each process, more than the built-in index of 100,000 memories.",
 }

@@ -102,7 +102,7 @@ def page(figures: dict[str, Any]) -> str:
         "answer includes downloading the model and storing a first memory.",
         f"Targets for one process: {TARGET_MB} MB and {TARGET_S:.0f} s.",
         "",
-        "| Python, form | install s | first answer s | together s | packages MB | model MB | together MB |",
+        "| Python, form | install s | first answer s | total s | packages MB | model MB | total MB |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, found in figures.items():

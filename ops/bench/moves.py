@@ -1,8 +1,8 @@
-"""Measures requests for users with many memories while these users move between the machines of a cluster, and the time
-until they answer again after a machine is killed.
+"""Measures request latency while users with many memories move between the machines of a cluster, and the time until
+their requests succeed again after a machine is killed.
 
 A daemon and two machines that joined it run as processes on this machine, with loopback addresses. Clients recall and
-write all the time. Machines leave and join again, and the daemon balances the users; then machines are killed. The
+write continuously. Machines leave and join again, and the daemon balances the users; then machines are killed. The
 clients pause while a machine starts, because on a real cluster, a starting machine would not use the processors of the
 others.
 

@@ -1,5 +1,5 @@
-"""Measures many users awake in one daemon, the memory use of a machine that joined a cluster, and recalls and ingestion
-on one core and on two machines of one core each.
+"""Measures a daemon with many awake users, the memory use of a machine that joined a cluster, and the rates of recall
+and ingest on one single-core machine and on two.
 
 The machines are processes on this machine, with loopback addresses. Each is pinned to its own core; the clients share
 the core of the daemon. So the results show the gain from a second core, without a network.
@@ -147,7 +147,7 @@ def measure_joined() -> dict[str, Any]:
 
 def measure_pinned() -> dict[str, Any]:
     """Return recalls and ingested events per second, with their processor time: for a daemon on one core, and for a
-    daemon and a machine that joined it, each on one core. The two take turns.
+    daemon and a machine that joined it, each on one core. The two configurations alternate.
     """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:

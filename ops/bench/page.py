@@ -3,8 +3,7 @@
     python -m ops.bench.page [--memories 100000] [--store FOLDER] [--feed-s 20] [--rate 250] [--write]
 
 FOLDER is a user's folder with the memories; without it, one is filled first. `--feed-s 600` is the ten-minute run.
-`--write` writes `ops/bench/page.md`. Frame times are the differences between the times at which the browser begins to
-draw.
+`--write` writes `ops/bench/page.md`. A frame time is the interval between the starts of two successive repaints.
 """
 
 from __future__ import annotations
@@ -264,8 +263,8 @@ def _table(found: dict[str, Any], memories: int, load: float) -> str:
 def main(arguments: list[str]) -> None:
     """Print the figures as JSON, and write the results page on request."""
     parser = argparse.ArgumentParser(description="Measure the page in Chromium.")
-    parser.add_argument("--memories", type=int, default=100_000, help="memories of the store that is filled")
-    parser.add_argument("--store", type=Path, help="a user's folder with the memories, which is copied")
+    parser.add_argument("--memories", type=int, default=100_000, help="number of memories to store, without --store")
+    parser.add_argument("--store", type=Path, help="use a copy of this user folder as the store")
     parser.add_argument("--feed-s", type=float, default=20.0, help="seconds of the live feed")
     parser.add_argument("--rate", type=int, default=250, help="events a second")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")

@@ -54,7 +54,7 @@ def _answer(path: str, count: int) -> bytes:
 
 
 def measure() -> dict[str, Any]:
-    """Measure both protocols, in about a quarter of a minute."""
+    """Measure both protocols; takes about 15 s."""
     command = [sys.executable, "-m", "ops.bench.providers"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:

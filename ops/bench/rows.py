@@ -213,7 +213,7 @@ def light_rows(figures: Figures) -> Iterator[Row]:
     full form.
     """
     light, full = figures["light"], figures["full"]
-    yield _at_most("light: ready after its start", light["start_s"]["median"], figures["target_start_s"], "s",
+    yield _at_most("light: time from start to ready", light["start_s"]["median"], figures["target_start_s"], "s",
                    measured=_spread(light["start_s"]), beside=f"full {_spread(full['start_s'])} s")  # fmt: skip
     yield _at_most(f"light: resident, one user with {figures['memories']:,} memories", light["pss_mb"],
                    figures["target_mb"], "MB", beside=f"full {full['pss_mb']:g} MB")  # fmt: skip
@@ -246,7 +246,7 @@ def nodes_rows(figures: Figures) -> Iterator[Row]:
                   f"with one user {one['pss_mb_with_one']:g} MB, {one['memories_of_each']} memories each")  # fmt: skip
         woke, again = one["first_recall_ms"], one["recall_ms"]
         yield Row(f"{what}, recall", f"p50 {again['p50']:g} ms, p99 {again['p99']:g} ms",
-                  f"the first of each user p50 {woke['p50']:g} ms, p99 {woke['p99']:g} ms")  # fmt: skip
+                  f"first recall of each user p50 {woke['p50']:g} ms, p99 {woke['p99']:g} ms")  # fmt: skip
     joined = figures["joined"]
     yield Row("nodes: a machine that joined, resident", f"{joined['pss_mb_without_users']:g} MB",
               f"with {joined['hosts']} host {joined['pss_mb_with_hosts']:g} MB")  # fmt: skip
@@ -353,10 +353,10 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
     """Yield the costs of searching shared items, of recalling from both tiers, and of recalls by other users."""
     for size, one in figures.items():
         for name, over, figure, target in (
-            ("items", "own", "search relative to a recall of as many of the user's own memories", "target_over_own"),
+            ("items", "own", "search relative to a recall from an equal number of own memories", "target_over_own"),
             ("both", "own", "recall of both tiers relative to the user's own memories", "target_local"),
             ("own", "unshared", "own recall with a shared store relative to without", "target_local"),
-            ("beside_both", "beside_own", "own recall while another user recalls both tiers versus own", None),
+            ("beside_both", "beside_own", "own recall while another user recalls both tiers relative to own", None),
         ):
             times = one[f"{name}_over_{over}"]
             these, those = (f"{_spread(one[f'{way}_ms'])} ms, p99 {one[f'{way}_ms']['p99']:g}" for way in (name, over))
@@ -367,7 +367,7 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
             for way in ("both", "own")
         )
         path = one["path_both_over_own"]
-        yield _at_most(f"shared, {int(size):,} items, recall of both tiers relative to own, a core for each process",
+        yield _at_most(f"shared, {int(size):,} items, recall of both tiers relative to own, one core per process",
                        path["median"], one["target_local"], "times", measured=_spread(path),
                        beside=f"processor ms, {parts}")  # fmt: skip
 

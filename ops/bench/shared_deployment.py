@@ -144,9 +144,9 @@ class Answered(NamedTuple):
 class Searched(NamedTuple):
     """The results of one search for a kind after an epoch.
 
-    For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. The shares of
-    found items that are proven: of those that help (`helpful`), do not help (`others`), or help and are late (`late`).
-    A share is None if no such item was found.
+    For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. `helpful`,
+    `others` and `late` are the proven shares of three groups of found items: those that help, those that do not, and
+    late ones that help. A share is None if its group is empty.
     """
 
     epoch: int

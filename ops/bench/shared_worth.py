@@ -201,7 +201,7 @@ class _Reader:
         self.last = measured.size.epochs
 
     def before(self, arm: str, *, is_full: bool | None = None) -> dict[Key, Array]:
-        """Return the values before any report (loop off); arms with the same agent and place have equal ones."""
+        """Return the values before any report (loop off); they are equal in all arms with the same agent and place."""
         return means(self.measured.lived[arm], 0, is_full=is_full)
 
     def after(self, arm: str, *, is_full: bool | None = None, epoch: int | None = None) -> dict[Key, Array]:
@@ -255,10 +255,10 @@ def _claims(reader: _Reader) -> Iterator[str]:
         claims[f"loop minus shuffled, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
         claims[f"{arm} minus loop off"] = gain(reader.after(arm), off)
-    claims["loop minus loop without ranking worse items last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
+    claims["ranking worse items last, minus not doing so"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
     claims["loop with a reserved place minus loop without"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
-    claims["place half for proven items minus only for new ones, if own memories fill the answer"] = gain(half, none)
+    claims["place for proven and new items minus for new ones only, if own memories fill the answer"] = gain(half, none)
     yield "## Claims\n"
     yield "Each claim is that a difference in success is positive. It holds if the whole interval is above 0.\n"
     yield "| claim | difference | holds |"
@@ -274,7 +274,7 @@ def _claim(what: str, found: Difference) -> str:
 
 def _worlds(reader: _Reader) -> Iterator[str]:
     yield "## The worlds\n"
-    yield "| | what helps | own memories | items | kinds | helpful items | look-alikes found | full of own |"
+    yield "| | what helps | own memories | items | kinds | helpful items | look-alikes found | filled by own |"
     yield "|---" * 8 + "|"
     for world in reader.measured.worlds:
         helps = np.mean([len(kind.helps) for kind in world.kinds])

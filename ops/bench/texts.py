@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 MEAN_TOKENS = 34
-"""The mean number of tokens per passage, within one (measured with the model's tokenizer)."""
+"""The mean number of tokens per passage, accurate to one token (measured with the model's tokenizer)."""
 
 CHANNEL = "project:bench"
 _MEDIAN_WORDS = 17.4

@@ -71,7 +71,7 @@ def _kill_one(screen: Screen, data_dir: Path, victim: str, machines: dict[str, s
     took_s = time.monotonic() - killed_s
     emitter.join()
     screen.promise(
-        f"what each user had stored is found again, {took_s:.1f} s after the kill, on the machines that are left",
+        f"what each user had stored is found again on the remaining machines, {took_s:.1f} s after the kill",
         all(any("staging needs the VPN" in text for text in texts) for texts in answers.values()),
     )
     with MemoryClient(data_dir=data_dir) as client:
@@ -98,7 +98,7 @@ def _publish(data_dir: Path, published: list[str]) -> None:
 
 @contextmanager
 def _joined(data_dir: Path, folder: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """Let the machines join the daemon; end them on exit."""
+    """Start the machines and join them to the daemon; end them on exit."""
     machines: dict[str, subprocess.Popen[str]] = {}
     try:
         for name, address in _MACHINES.items():

@@ -30,8 +30,8 @@ def learn_for_three_weeks(stage: Stage) -> None:
         stage.screen.say(
             f"A page is an alert for {story.user}'s agent. There are {sum(story.pages_per_week)} pages of "
             f"{len(story.kind)} kinds, each worded differently. Her memory contains {len(story.run)} past runs: "
-            "for most kinds, one that reads like the page but did not help, and one that did. The agent recalls before "
-            "it plans, uses the run that worked if it is shown, and reports how it ended."
+            "for most kinds, one that resembles the page but did not help, and one that helped. The agent recalls "
+            "before it plans, uses the run that worked if it is shown, and reports the outcome."
         )
         threshold = stage.client(story.user).sona.status().gate.threshold
         stage.screen.gap()
@@ -100,7 +100,7 @@ def _look_closely(stage: Stage, publisher: Publisher) -> None:
     _publish(stage, publisher, story.final_events(stage.now, result.recall_id, used))
     run = stage.client(story.user).runs.get(page.id)
     stage.screen.promise(
-        f"the agent planned with it and reported this: {page.id} used it, was approved (1.0), and is now a lesson",
+        f"the agent planned with this run and cited it; {page.id} was approved (1.0) and is now a lesson",
         run is not None and run.quality == 1.0 and _cited(run) == set(used) != set(),
     )
 

@@ -23,7 +23,9 @@ def show_page(stage: Stage) -> None:
     )
     if stage.screen.is_interactive:
         stage.screen.console.print(_address(stage), soft_wrap=True)  # in one piece, so that it can be clicked
-        stage.screen.pause("Open it to see these three weeks. Enter, or a minute without it, ends the demo.", _VISIT_S)
+        stage.screen.pause(
+            "Open it to see these three weeks. The demo ends when you press Enter, or after a minute.", _VISIT_S
+        )
     else:
         stage.screen.say(
             f"{address.partition('#')[0]} becomes unavailable, because the daemon stops now; on a terminal, the demo "

@@ -2,8 +2,8 @@
 
     python -m ops.demo.plain_tool MESSAGES --connect URL
 
-The file contains one message per line. The socket is XPUB instead of PUB only because it must wait until the relay
-subscribes.
+The file contains one message per line. The socket is XPUB instead of PUB only because the tool must wait until the
+relay subscribes.
 """
 
 from __future__ import annotations

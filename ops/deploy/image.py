@@ -1,8 +1,8 @@
 """`python -m ops.deploy.image` builds the image with buildah, runs it as a container would, and prints the figures.
 
-Needs root, buildah and, without `--base`, debootstrap: it makes a base image with Debian's Python where no image
-registry can be reached. The container is a chroot in namespaces: the user of the image, a read-only root file system, a
-volume and a tmpfs.
+Needs root and buildah. Without `--base`, debootstrap is also needed; it makes a base image with Debian's Python, so no
+image registry has to be reachable. The container is a chroot in its own namespaces, with the image's user, a read-only
+root file system, a volume and a tmpfs.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> 
     lines += ["Former names are still accepted, with a warning. Using both names of a setting is an error."]
     lines += ["", "| former name | name |", "|---|---|"]
     lines += [f"| `{former}` | `{present}` |" for former, present in RENAMED.items()]
-    lines += ["", "## Removed settings", "", "These settings have no effect except that they cause a warning."]
+    lines += ["", "## Removed settings", "", "These settings are ignored, with a warning."]
     lines += ["", "| setting | why |", "|---|---|"]
     lines += [f"| `{setting}` | {reason} |" for setting, reason in REMOVED.items()]
     lines += ["", "## Other environment variables", "", "| variable | meaning |", "|---|---|"]

@@ -100,16 +100,16 @@ def sona(target: Target, options: _Options) -> None:
       oracle          all evidence, found or not: an upper bound
       cite            the evidence shown, 80 % right; 10 % of verdicts wrong (the main result)
       list            everything shown, which is uninformative
-      shuffled …      the controls: as many memories, but not the used ones
+      shuffled …      the controls: an equal number of other memories
 
     \b
     Experiments:
       learn and ask   half of the questions teach, half test. Random split: test questions
                       share evidence with a training question (repeated) or not (new).
-                      Disjoint split: none does. Recall at 1, 5, 10 and MRR, minus the shipped
+                      Disjoint split: they share none. Recall at 1, 5, 10 and MRR, minus the shipped
                       ranking with learning off; whole conversations are resampled
       two projects    how much gain remains after a second project, and the harm to the second
-      the gate        how many streams it opened in, where it should and where it should not
+      the gate        in how many streams it opened, rightly and wrongly
       recurring work  for how many users it opened within 20 and 50 runs, and their gain
       airline runs    past runs recalled for a new request: same task or not, successful or not
 

@@ -4,7 +4,7 @@ A file is a list of `{task_id, trial, reward, messages: [{role, content, tool_ca
 reward is 0 or 1, depending on the final state of the airline's database. The request is the user's first message. A run
 is converted to the events that a conductor would publish: the agent's messages and tool calls are steps, its last
 message is the summary, and the reward determines whether the run completed or failed. Tool results are omitted because
-they are JSON, and the instruction because the agent never saw it.
+they are JSON. The instruction is omitted because the agent never saw it.
 """
 
 from __future__ import annotations

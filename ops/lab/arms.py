@@ -7,7 +7,7 @@ A signal consists of the memories that a run names as used, and the run's verdic
   20 %; approved if evidence was shown, failed otherwise, with 10 % of the verdicts inverted.
 - list: everything that was shown, which is uninformative; verdicts as in cite.
 - shuffled oracle, shuffled cite: controls that name as many memories as oracle and cite, but choose another question's
-  evidence or random shown memories. Their gain is not learned from use.
+  evidence or random shown memories. A gain of these controls is not due to learning from use.
 
 The parts of the learner that can be isolated, by turning the others off in the settings, are measured separately: the
 bank, the association (the memories used by the nearest past requests), and the quality prior. No setting shifts all

@@ -1,13 +1,13 @@
 """Measures how many runs a new user needs before the gate opens, and how often it opens for users who gain nothing.
 
-Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is a task of these runs. A user
-has six matters; four in five requests are about one of these, in the words of a recorded request. The requests of a
-matter find memories of the same task; the matter needs the two of these that most resemble what the recorded agent said
-or did. A run uses the needed memories that are shown, except that each is replaced by another shown memory with a
-probability of 20 %. It ends as the recorded run did.
+Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is one of the tasks in these
+runs. A user has six matters; four in five requests are about one of these, in the words of a recorded request. Among
+the memories of the task that a matter's requests find, the matter needs the two that most resemble what the recorded
+agent said or did. A run uses the needed memories that are shown, but each is replaced by another shown memory with a
+probability of 20 %. The run's outcome is that of the recorded run.
 
-Nothing that is learned is shown before the gate opens, so the candidates of each request are evaluated once, and each
-user's learner and gate are replayed on them.
+Before the gate opens, learning does not change answers. The candidates of each request are therefore evaluated once,
+and each user's learner and gate are replayed on them.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ from sona import Comparison, Gate, Learner, Lesson, Vector, compare
 from sona.gate import _wilson
 
 Uses = Literal["needed", "random", "places", "drift", "misleading", "equal"]
-"""How runs use memories. *needed*: as described above. The others have no gain: *random*: as many shown memories at
-random; *places*: the positions used in another recall of the same world; *drift*: as many, chosen by position alone (at
-first the first positions, later any), and the matters change after every 15 runs; *misleading*: one, chosen by position
-alone, from the distribution that gains most from the bet; *equal*: as *needed*, but the ranks and boosts are permuted
-at random (A/A)."""
+"""How runs use memories. *needed*: as described above. With the others, learning has nothing to gain. *random*: an
+equal number of random shown memories. *places*: the positions used in another recall of the same world. *drift*: an
+equal number, chosen by position alone (at first from the first positions, later from all); the matters change after
+every 15 runs. *misleading*: one memory, chosen by position alone, from the distribution that gains most from the bet.
+*equal*: as *needed*, but with randomly permuted ranks and boosts (A/A).
+"""
 USES: tuple[Uses, ...] = get_args(Uses)
 
 _START = datetime(2025, 1, 6, tzinfo=UTC)
@@ -381,10 +382,10 @@ def read_lives(file: Path) -> list[Life]:
 class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
     """The gates of all users with the same source and the same way of using memories.
 
-    `quarter`, `median`, `three_quarters` and `ninth` (of ten users) are quantiles of the number of runs until the gate
-    opens, or None if it opens for fewer users. `low` and `high` bound the share of users for whom it opens (Wilson,
-    95 %). `base` and `learned` are the shares of the needed memories among the first five in the second half of the
-    runs, for requests that recur.
+    `quarter`, `median`, `three_quarters` and `ninth` are the quantiles .25, .5, .75 and .9 of the number of runs until
+    the gate opens. Each is None if the gate opens for a smaller share of the users. `low` and `high` bound the share of
+    users for whom it opens (Wilson, 95 %). `base` and `learned` are the shares of the needed memories among the first
+    five in the second half of the runs, for requests that recur.
     """
 
     source: str

@@ -1,8 +1,8 @@
 """Tests whether the gate opens when it should, and only then, on long streams of recalls and feedback.
 
 All conversations are in one memory, and all questions are asked once in random order; the gate decides on the basis of
-its own contests. The gate may open for citations, but not for lists, which credit nothing, or for shuffled citations.
-The false-alarm rate is the share of streams with shuffled citations in which the gate opens.
+its own contests. The gate may open for citations. It must not open for lists, which credit nothing, or for shuffled
+citations. The false-alarm rate is the share of streams with shuffled citations in which the gate opens.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The totals for one signal's streams, including in how many the gate opened, and in how many it was open at the
-    end."""
+    """The totals for one signal's streams; `opened` and `open_at_end` count those in which the gate opened at any time,
+    and was open at the end.
+    """
 
     signal: Signal
     streams: int

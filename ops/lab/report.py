@@ -41,7 +41,8 @@ class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one measurement. Shares range from 0 to 1; differences are relative to learning off unless stated
     otherwise.
 
-    `inputs` are the files' SHA-256 digests, by kind. `users` and `questions` are how many were measured.
+    `inputs` are the files' SHA-256 digests, by kind. `users` and `questions` are the numbers of measured users and
+    questions.
     """
 
     version: str
@@ -137,10 +138,14 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> Counter[str]:
 ORACLE_GAIN, CITE_GAIN = 0.08, 0.04
 MOST_HARM = -0.01
 OUTCOME_GAIN, OUTCOME_HARM = 0.08, -0.005
-"""The minimum changes by outcomes in the shares of successful runs and of runs of the same task in first place."""
+"""The minimum change due to outcomes of two shares: successful runs in first place, and runs of the same task in first
+place.
+"""
 MOST_FALSE_ALARMS = 0.05
 BY_EARLY, BY_END, MOST_OPENED = 0.15, 0.5, 0.036
-"""The minimum shares of users whose gate is open early and by the end, and the maximum share if uses are shuffled."""
+"""The minimum shares of users whose gate is open early and by the end, and the maximum share if citations are
+shuffled.
+"""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,7 +102,7 @@ def figures(report: LearningReport) -> dict[str, object]:
         "seeds": report.seeds,
         "signals": ", ".join(report.signals),
         "shown while learning": report.shown,
-        "asked for in a test": report.asked,
+        "requested per test question": report.asked,
         "model": report.model,
         "took": f"{report.took_s:.0f} s",
     }
@@ -189,5 +189,5 @@ def _planning(part: Planning) -> Row:
     names = ("same_task_1", "same_task_3", "succeeded_1", "succeeded_3", "worked_1")
     shares = (f"{100 * part.means[name]:.1f}" for name in names)
     over = "-" if part.arm == SIMILARITY else spread(part.over_similarity["succeeded_1"])
-    group = "all" if part.group == "all" else "past runs ended both ways"
+    group = "all" if part.group == "all" else "past runs with both outcomes"
     return part.held, group, part.arm, part.requests, *shares, over

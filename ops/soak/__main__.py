@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--hours", type=float, default=8.0)
     parser.add_argument("--users", type=int, default=50)
-    parser.add_argument("--rate", type=float, default=4.0, help="requests per second of all users together")
+    parser.add_argument("--rate", type=float, default=4.0, help="total requests per second, for all users")
     parser.add_argument("--restart-minutes", type=float, default=20.0, help="time between restarts of the daemon")
     parser.add_argument("--sample-s", type=float, default=15.0, help="time between samples of memory, files and disk")
     parser.add_argument("--light", action=argparse.BooleanOptionalAction, default=True, help="without Ray")
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="+",
         metavar="FOLDER",
-        help="write ops/soak/REPORT.md on the records in these folders",
+        help="write ops/soak/REPORT.md from the records in these folders",
     )
     kinds = parser.add_subparsers(dest="kind")
     one = kinds.add_parser("burst", help="publish many events at once, with concurrent recalls")
