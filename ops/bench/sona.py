@@ -48,8 +48,9 @@ _TAIL = """\
 
 - *minus off* is the difference from the shipped ranking with learning off. Both include fusion, centring, neighbours,
   context words and dates. Vectors alone are shown for comparison.
-- *gain* is the smaller of the differences from learning off and from the shuffled control, which was taught as many
-  memories, but not the used ones. The control gains because memories were shown often, not because they were useful.
+- *gain* is the smaller of the differences from learning off and from the shuffled control, which was taught an equal
+  number of memories that were not used. The control gains because memories were shown often, not because they were
+  useful.
 - *oracle* names all evidence, found or not. No agent can do that, so it is an upper bound. *cite* is an agent that
   names its sources, with mistakes. *list* names all memories that were shown.
 - In "oracle", "cite", "list" and the controls, learning is active from the first lesson (`learning.mode=on`), to
@@ -64,7 +65,7 @@ _TAIL = """\
 - "Association alone" is the nearest-exemplar baseline: the memories used by the nearest past requests. "One vector for
   all" is a global Rocchio vector. It is learned with learning off, and shifts all queries by .75 times the mean
   difference between the used memories and the requests of approved runs. Ranking is as shipped. The weight .75 is the
-  classic one and was not tuned. The control is a Rocchio vector from as many memories that were not used.
+  classic one and was not tuned. The control is a Rocchio vector from an equal number of memories that were not used.
 - The gain is measured on *repeated* evidence, where learning from use can help, and reported for *new* evidence, where
   it can only generalise or harm. In the disjoint split, no evidence is repeated.
 
@@ -76,16 +77,16 @@ _TAIL = """\
   user who returns to the same matter, and nothing from a user who never does.
 - The signals are simulated. They do not show how often a real agent cites memories, or how often it is right.
 - The gate's false alarms are counted over few streams and users. The statistical test limits their rate in a first
-  trial to .036, and the simulation in `tests/sona/test_gate.py` confirms this. The test assumes that a user who does
-  not choose by content uses no memory more often than the memories above it. A user who always takes the last memory
+  trial to .036, and the simulation in `tests/sona/test_gate.py` confirms this. The test assumes that, if a user does
+  not choose by content, no memory is used more often than one ranked above it. A user who always takes the last memory
   would open the gate.
 - There are 100 airline runs of 25 tasks; 31 runs succeeded. `outcomes.md` shows the effect of outcomes without
   learning. The runs had no memory, so it is unknown what they would have used: "learning on" uses only the rewards, and
   "cited" also uses simulated citations. Whether seeing successful runs helps a planner was not measured. If no run of
   the same task succeeded, a successful run in first place is of a different task; "both at 1" counts only runs of the
   same task.
-- In "by task", the tested tasks' runs are stored with their outcomes, as in real use. Only the lessons from recalls and
-  rewards are from other tasks.
+- In "by task", the tested tasks' runs are stored with their outcomes, as in real use. The lessons, from recalls and
+  rewards, come only from other tasks.
 - An open gate chooses holdouts and contests by recall ids, which are random, so rows with an open gate vary slightly
   between runs of the lab. All other rows are reproducible with the same seeds.
 """

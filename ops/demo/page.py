@@ -24,7 +24,7 @@ def show_page(stage: Stage) -> None:
     if stage.screen.is_interactive:
         stage.screen.console.print(_address(stage), soft_wrap=True)  # in one piece, so that it can be clicked
         stage.screen.pause(
-            "Open it to see these three weeks. The demo ends when you press Enter, or after a minute.", _VISIT_S
+            "Open it to see these three weeks. Press Enter to end the demo; it also ends after a minute.", _VISIT_S
         )
     else:
         stage.screen.say(

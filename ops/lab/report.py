@@ -181,7 +181,7 @@ def _gains(standings: Sequence[Standing]) -> Iterator[Target]:
         if standing := _find(standings, arm, "random", "repeated"):
             over_off, over_control = standing.over_off[HEADLINE], standing.over_control
             yield _at_least(f"{arm}, repeated evidence: recall at 5 minus learning off", over_off.mean, bound)
-            yield _above(f"{arm}, repeated evidence: lower 95 % bound of this", over_off.low, 0.0)
+            yield _above(f"{arm}, repeated evidence: lower 95 % bound of that difference", over_off.low, 0.0)
             if over_control is not None:
                 yield _above(f"{arm}, repeated evidence: recall at 5 minus shuffled control", over_control.mean, 0.0)
     if standing := _find(standings, GATED, "disjoint", "new"):
@@ -199,7 +199,7 @@ def _kept(forgetting: Sequence[Forgetting]) -> Iterator[Target]:
     for part in forgetting:
         for kept in part.kept:
             yield _at_least(f"{part.arm}, two projects: share of {kept.project}'s gain retained", kept.share, KEPT)
-        yield _above(f"{part.arm}, two projects: change in the other, lower 95 % bound", part.harm.low, MOST_HARM)
+        yield _above(f"{part.arm}, two projects: change in B due to A, lower 95 % bound", part.harm.low, MOST_HARM)
 
 
 def _gate(gates: Sequence[GateSummary]) -> Iterator[Target]:

@@ -74,8 +74,8 @@ class Followed(threading.Thread):
             self.events += 1
             event = json.loads(fields["data"])["event"]
             if self._place and int(place) <= int(self._place):
-                findings.append(Finding("doubled", self._user, f"event {place} in the stream after {self._place}"))
-            if event["event_type"].partition(".")[0] != "memory":  # blocks quote memories, so they repeat their marks
+                findings.append(Finding("doubled", self._user, f"event {place} delivered after {self._place}"))
+            if event["event_type"].partition(".")[0] != "memory":  # blocks repeat the marks of memories
                 self.times.update(marks_in(json.dumps(event)))
             findings += foreign(self._user, [fields["data"]], "in the stream")
         self.gaps += fields.get("event") == "gap"

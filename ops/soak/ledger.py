@@ -1,4 +1,4 @@
-"""The ledger of a soak records which writes were acknowledged. It is in SQLite, outside the daemon's data folder.
+"""The ledger of a soak records which writes were acknowledged, in a SQLite file outside the daemon's data folder.
 
 Each write has a unique mark in its text. A mark is `sent` before its request, `kept` after the acknowledgement, and
 `leaving` once its removal is requested; after the removal is acknowledged, it is deleted from the ledger. A request

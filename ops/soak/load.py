@@ -34,7 +34,7 @@ MOST = {"m": 40, "i": 3, "runs": 20}
 _REMOVED_AT_ONCE = 12
 _THREADS = 3
 _CALM = 5
-"""The first users use hooks, and their events are followed. Nothing of theirs is erased, so each of their events must
+"""The first users use hooks, and their events are followed. None of their data is erased, so each of their events must
 arrive.
 """
 _FLUSH_S = 20.0
@@ -247,7 +247,7 @@ class User:
     def _records(self) -> list[MemoryRecord]:
         """Return all memories, newest first."""
         page = self.client.list(limit=1_000)
-        assert page.next_cursor is None, "the removal of memories does not keep up"
+        assert page.next_cursor is None, "memories are removed too slowly"
         return list(page.records)
 
     def _hooked(self, said: dict[str, Any]) -> None:

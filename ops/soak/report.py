@@ -107,7 +107,7 @@ def _promises(one: Joined) -> list[str]:
         ready.setdefault(restart["how"], []).append(float(restart["ready_s"]))
     compared = [int(line["memories"]) for line in one.lines("compared")]
     rows = [(what, f"{found[kind]}") for kind, what in _PROMISES.items()]
-    started = ", ".join(f"{len(s)} times after a {how} (ready in at most {max(s):.1f} s)" for how, s in ready.items())
+    started = ", ".join(f"{len(s)} after a {how} (ready in at most {max(s):.1f} s)" for how, s in ready.items())
     complaints: Counter[str] = Counter()
     for line_ in (*one.lines("restart"), *one.lines("end")):
         complaints.update(line_["complaints"])

@@ -318,7 +318,7 @@ def test_measuring_an_archive_makes_rows(store: Path, monkeypatch: pytest.Monkey
     fewer(monkeypatch, archiving, turns=1, batches=2)
     rows = {row.figure: row for row in all_rows({"archiving": archiving.measure(store)})}
     assert rows["archive, 250 memories, restored with 2 increments"].target == "≤ 1000 ms"
-    assert "archive, 250 memories, batch of 25, archived relative to not" in rows
+    assert "archive, 250 memories, batch of 25, with archiving relative to without" in rows
 
 
 @pytest.mark.slow

@@ -83,4 +83,4 @@ def test_a_soak_restarts_the_daemon_finds_what_is_lost_or_doubled_and_continues_
     page = report([joined])
     for what in ("an acknowledged memory, shared item or event is missing", "a memory or an event exists twice"):
         assert f"| {what} | 0 |" not in page
-    assert "times after a kill (ready in" in page
+    assert "after a kill (ready in" in page
