@@ -1,4 +1,5 @@
-"""`make release VERSION=0.2.0` prepares a release: the version everywhere, checked distributions, a commit and a tag.
+"""`make release VERSION=0.2.0` prepares a release: sets the version in all files, builds and checks the distributions,
+commits and tags.
 
 `pyproject.toml` defines the version, from which the change log, the image tag and the generated files are updated. All
 steps run in a clone of the last commit, so a failed step changes nothing. `DRY_RUN=1` shows the result without changing

@@ -1,9 +1,9 @@
 """Measures how well a run's own words show which memories it used: precision, and the share of used memories named.
 
-For LoCoMo, the answer to a question stands for a run's output, the first ten memories of the shipped recall for the
-shown memories, and the evidence turns for the used ones. Since real outputs are longer, the answer is also placed
-between two phrases of a report, and among the answers to 4 or 19 other questions about the conversation, whose evidence
-then counts as used too. The threshold was tuned on conversations 0 to 2.
+For LoCoMo, the answer to a question is taken as a run's output. The shown memories are the first ten of the shipped
+recall, and the used ones are the evidence turns. Real outputs are longer, so the answer is also tested between two
+phrases of a report, and among the answers to 4 or 19 other questions about the conversation. The evidence for those
+questions then also counts as used. The threshold was tuned on conversations 0 to 2.
 
 For airline runs (`attribution_airline`), only false attributions are measured, since no run saw a memory.
 

@@ -105,8 +105,8 @@ def page(halves: Mapping[str, Sequence[Pair]], machine: Mapping[str, str], now: 
         f"Written by `python -m ops.bench.kinds` on {now:%Y-%m-%d}; values in %, with the 95 % interval of a",
         f"bootstrap over issues. `kind_weight` is {RecallSettings().kind_weight:g}, and 0 in the columns without it.",
         "Found at k: a memory that answers the question is among the first k. `min_relevance` is",
-        f"{RecallSettings().min_relevance:g}. `lookup` and `issue` ask for no kind. The other wordings and languages",
-        "of the second half were not used to choose words and weights, but have the same author.",
+        f"{RecallSettings().min_relevance:g}. `lookup` and `issue` are not about kinds. The other wordings and",
+        "languages of the second half were not used to choose words and weights, but have the same author.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]

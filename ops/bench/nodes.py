@@ -1,8 +1,8 @@
-"""Measures a daemon with many awake users, the memory use of a machine that joined a cluster, and the rates of recall
-and ingest on one single-core machine and on two.
+"""Measures a daemon with many awake users, and the rates of recall and ingest on one single-core machine and on two.
 
-The machines are processes on this machine, with loopback addresses. Each is pinned to its own core; the clients share
-the core of the daemon. So the results show the gain from a second core, without a network.
+Also measures the memory use of a machine that joined a cluster. The machines are processes on this machine, with
+loopback addresses. Each is pinned to its own core; the clients share the core of the daemon. The results therefore show
+the gain from a second core, without a network.
 
 To run only this benchmark: `python -m ops.bench --only nodes [--quick] [--json]`.
 """

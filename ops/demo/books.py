@@ -33,7 +33,7 @@ def close_the_books(stage: Stage) -> None:
     names = {part.pid: part.name for part in status.parts if part.pid is not None}
     rows = _memory_rows(measure_tree(stage.pid_of("daemon"), names))
     stage.screen.table(rows, header=("process", "memory", "its share"))
-    stage.screen.say("its share: pages shared by several processes are divided among them", "dim")
+    stage.screen.say("its share: memory of the process, with shared pages divided among their processes", "dim")
     stage.screen.gap()
     p50, p99 = statistics.median(took_ms), statistics.quantiles(took_ms, n=100)[98]
     stage.screen.say(f"{len(took_ms)} different questions through the daemon: p50 {p50:.1f} ms, p99 {p99:.1f} ms")

@@ -1,4 +1,6 @@
-"""`python -m ops.documents` generates pages, clients, catalogue, plugin and unit from the code and `meanings.toml`."""
+"""`python -m ops.documents` generates the pages, clients, catalogue, plugin and service unit from the code and
+`meanings.toml`.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def sona(target: Target, options: _Options) -> None:
                       ranking with learning off; whole conversations are resampled
       two projects    how much gain remains after a second project, and the harm to the second
       the gate        in how many streams it opened, rightly and wrongly
-      recurring work  for how many users it opened within 20 and 50 runs, and their gain
+      recurring work  for how many users the gate opened within 20 and 50 runs, and their gain
       airline runs    past runs recalled for a new request: same task or not, successful or not
 
     Also compared with learning off: only vectors, single parts of the learner, and one vector that shifts all queries

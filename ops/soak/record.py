@@ -16,7 +16,8 @@ _ALIKE = ("light", "users", "restart_minutes")
 
 
 class Sample(NamedTuple):
-    """One sample, taken at `at_s` on the time axis of all parts, and `life_s` after the daemon's run `life` started.
+    """One sample. `at_s` is its time on the axis of all parts; `life_s` is the time since the daemon's run `life`
+    started.
 
     `is_disturbed`: whether the daemon was stopped or killed since the previous sample.
     """
