@@ -351,11 +351,11 @@ class AsyncErasureMethods(_Methods):
         return await self._ask("erasure.erase_user", dry_run=dry_run)
 
 
-class AsyncMemoryMethods:
+class AsyncMemoryMethods(_Methods):
     """The methods of `Memory`, and those that only a daemon has."""
 
     def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+        super().__init__(ask)
         self.runs = AsyncRunsMethods(ask)
         self.sona = AsyncSonaMethods(ask)
         self.shared = AsyncSharedMethods(ask)

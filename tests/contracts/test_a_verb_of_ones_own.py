@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,13 @@ def count(self: Care, words: list[str], *, at_least: int = 1) -> int:
     return sum(sum(word in record.text for word in words) >= at_least for record in texts)
 
 
+class Asking:
+    """Sends the calls of a generated class."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        self._ask = ask
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _one_row_and_one_method() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +81,7 @@ def doors(served: Served) -> Iterator[dict[str, Any]]:
         return served.host.call_awake(user_id, method, params, deadline_ms)
 
     written: dict[str, Any] = {}
-    for kind in ("sync", "async"):
+    for kind in ("protocol", "async"):
         exec(source(kind, (*VERBS, ROW)), written)
     own: dict[str, Any] = {"data_dir": served.data_dir, "endpoint": served.gateway}
     clients: dict[str, Any] = {
@@ -86,8 +93,8 @@ def doors(served: Served) -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_ray, "ask_host", ask_host)
         for name, client in clients.items():
-            methods = written["AsyncMemoryMethods" if name == "awaiting" else "MemoryMethods"]
-            methods.__init__(client, client._ask)
+            care = written["AsyncCareMethods" if name == "awaiting" else "CareProvider"]
+            client.care = type("CareMethods", (Asking, care), {})(client._ask)
         yield clients
         clients["blocking"].close()
         clients["in ray"].close()

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "memory_agent"))
 from served_gateway import gateway_without_ray
 
 from memory_agent import Memory, MemoryClient
-from memory_agent.client.daemon_methods import DaemonErasure, DaemonMethods
+from memory_agent.client.methods import ErasureMethods, MemoryMethods
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.eraser import Erasure
 from memory_agent.knowledge import Knowledge
@@ -203,8 +203,8 @@ WORLDS: dict[Any, World] = {
     mentions: nothing,
     context_block: a_memory,
     load_settings: a_memory,
-    DaemonMethods: a_daemon,
-    DaemonErasure: a_daemon,
+    MemoryMethods: a_daemon,
+    ErasureMethods: a_daemon,
     MemoryClient.blocks: a_daemon,
     MemoryClient.shared_changes: a_daemon,
     Publisher: a_relay,
