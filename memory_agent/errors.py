@@ -5,70 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relay import errors
-from relay.errors import (
-    ConnectionLostError,
-    DeadlineExceededError,
-    InvalidInputError,
-    MemoryAgentError,
-    ProtocolError,
-    ScopeMissingError,
-    SettingsError,
-    UnauthorizedError,
-    UnavailableError,
-    UserNotAllowedError,
-    by_code,
-)
-
-__all__ = [
-    "ERRORS",
-    "ArchiveDamagedError",
-    "ArchiveUnavailableError",
-    "BackupDamagedError",
-    "ClientSettingsError",
-    "ConnectionLostError",
-    "DaemonRunningError",
-    "DeadlineExceededError",
-    "EmbedderUnavailableError",
-    "EncryptionKeyMissingError",
-    "FencedError",
-    "HostDiedError",
-    "IndexDamagedError",
-    "IndexUnavailableError",
-    "IndexUnusableError",
-    "InvalidInputError",
-    "InvalidSelectionError",
-    "MemoryAgentError",
-    "ModelChecksumError",
-    "ModelError",
-    "ModelMissingError",
-    "NoClusterError",
-    "NodeLeftError",
-    "NodeMismatchError",
-    "NodeNameTakenError",
-    "NothingSharedError",
-    "ProtocolError",
-    "ProviderError",
-    "ProviderInputError",
-    "ProviderUnavailableError",
-    "QuotaExceededError",
-    "RateLimitedError",
-    "RunBegunError",
-    "RunEndedError",
-    "RunUnknownError",
-    "ScopeMissingError",
-    "SettingsError",
-    "StoreDamagedError",
-    "StoreEncryptedError",
-    "StoreError",
-    "StoreFullError",
-    "StoreNotEncryptedError",
-    "StoreOwnedElsewhereError",
-    "UnauthorizedError",
-    "UnavailableError",
-    "UnhandledEventError",
-    "UnknownMethodError",
-    "UserNotAllowedError",
-]
+from relay.errors import ConnectionLostError as ConnectionLostError
+from relay.errors import DeadlineExceededError as DeadlineExceededError
+from relay.errors import InvalidInputError as InvalidInputError
+from relay.errors import MemoryAgentError as MemoryAgentError
+from relay.errors import ProtocolError as ProtocolError
+from relay.errors import ScopeMissingError as ScopeMissingError
+from relay.errors import SettingsError as SettingsError
+from relay.errors import UnauthorizedError as UnauthorizedError
+from relay.errors import UnavailableError as UnavailableError
+from relay.errors import UserNotAllowedError as UserNotAllowedError
+from relay.errors import by_code
 
 
 @dataclass(eq=False, repr=False)
