@@ -58,10 +58,7 @@ class _Hook:
         self._deadline = deadline
         self._layout = Layout(options.data_dir or default_data_dir())
         self._token = os.environ.get(TOKEN_VARIABLE) or None
-        receiver = receiver_of(options.url, self._token)
-        if receiver:
-            _rename_former(self._layout.hooks, receiver, options.url, self._token)
-        self._waiting = Waiting(self._layout.hooks, receiver)
+        self._waiting = Waiting(self._layout.hooks, receiver_of(options.url, self._token))
 
     def answer(self, report: Report, out: int) -> None:
         CurrentSessions(self._layout.agents).set(os.getppid(), report.session)
@@ -146,15 +143,6 @@ def receiver_of(url: str | None, token: str | None) -> str:
 
     named = token if url is None else f"{url}\n{token or ''}"
     return sha256((named or "").encode(errors="replace")).hexdigest()[:24]
-
-
-def _rename_former(folder: Path, receiver: str, url: str | None, token: str | None) -> None:
-    """Rename the folder of a receiver's waiting events, which earlier versions named differently."""
-    from hashlib import blake2b  # imported late, as above
-
-    former = blake2b(f"{url or ''}\n{token or ''}".encode(errors="replace"), digest_size=12).hexdigest()
-    with suppress(OSError):  # there is none, or not all events in the new folder have been sent
-        (folder / former).rename(folder / receiver)
 
 
 def _origin(options: Options) -> Origin:

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -259,17 +258,6 @@ def test_waiting_events_are_sent_to_their_daemon_with_their_key(embedder: Any, m
             assert [event.user_id for event in journaled(served)] == ["bob", "alice", "alice", "alice"]
             (left,) = waiting_in(folder)  # the events for the other daemon
             assert (left.parent.stat().st_mode & 0o777, key["alice"] in str(left)) == (0o700, False)
-
-
-def test_waiting_events_of_the_former_version_are_sent(embedder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(prefix="hook-") as name, daemon_in(Path(name), embedder) as served:
-        token = create_key(served.data_dir, "alice", "alice", frozenset({Scope.PUBLISH})).token
-        former = blake2b(f"\n{token}".encode(), digest_size=12).hexdigest()
-        Waiting(Layout(served.data_dir).hooks, former).keep([b'{"event_type": "user_input", "event_id": "e-1"}'])
-        monkeypatch.setenv("MEMORY_AGENT_TOKEN", token)
-        answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
-        assert [event.event_type for event in journaled(served)] == ["user_input", "session.run.completed"]
-        assert not waiting_in(served.data_dir)
 
 
 def test_an_invalid_file_does_not_block_other_files(served: Served) -> None:
