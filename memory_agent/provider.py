@@ -40,9 +40,11 @@ from memory_agent.records.shared import (
 from memory_agent.records.trajectories import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
 
 
-def _ask(heir: Any, method: str, /, **arguments: Any) -> Any:
-    """Call a verb by the name of its method, for a class that inherits from a protocol below and has `_ask`."""
-    return heir._ask(method, **arguments)
+def ask(method: str, given: dict[str, Any]) -> Any:
+    """Call a verb by the name of its method. `given`: the method's local variables, its arguments and `self`, which
+    has `_ask`."""
+    arguments = {name: value for name, value in given.items() if name not in ("self", "options")}
+    return given["self"]._ask(method, **arguments, **given.get("options", {}))
 
 
 class RunsProvider(Protocol):
@@ -62,15 +64,7 @@ class RunsProvider(Protocol):
         Beginning an open run again with the same objective returns the run and adds the recalls. Raises `RunEndedError`
         if the run with this id has ended, and `RunBegunError` if it was begun with a different objective or session.
         """
-        return _ask(
-            self,
-            "runs.begin",
-            objective=objective,
-            run_id=run_id,
-            session_id=session_id,
-            recall_ids=recall_ids,
-            event_id=event_id,
-        )
+        return ask("runs.begin", locals())
 
     def step(
         self, run_id: str, text: str, memory_ids: Sequence[str] = (), *, event_id: str | None = None
@@ -80,7 +74,7 @@ class RunsProvider(Protocol):
         Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for a run that has
         ended.
         """
-        return _ask(self, "runs.step", run_id=run_id, text=text, memory_ids=memory_ids, event_id=event_id)
+        return ask("runs.step", locals())
 
     def end(
         self,
@@ -98,20 +92,11 @@ class RunsProvider(Protocol):
         arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
         was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
         """
-        return _ask(
-            self,
-            "runs.end",
-            run_id=run_id,
-            outcome=outcome,
-            summary=summary,
-            quality=quality,
-            memory_ids=memory_ids,
-            event_id=event_id,
-        )
+        return ask("runs.end", locals())
 
     def get(self, run_id: str) -> Trajectory | None:
         """Return the run, or None if there is no such run."""
-        return _ask(self, "runs.get", run_id=run_id)
+        return ask("runs.get", locals())
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step.
@@ -119,11 +104,11 @@ class RunsProvider(Protocol):
         Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
         and runs below `min_relevance` (default: the setting `recall.min_relevance`).
         """
-        return _ask(self, "runs.similar", query=query, top_k=top_k, min_relevance=min_relevance)
+        return ask("runs.similar", locals())
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
         """Return at most `limit` runs, newest first; with `state`, only runs in that state."""
-        return _ask(self, "runs.list", state=state, limit=limit)
+        return ask("runs.list", locals())
 
 
 class SonaProvider(Protocol):
@@ -131,18 +116,18 @@ class SonaProvider(Protocol):
 
     def status(self) -> SonaStatus:
         """Return the state of the learner."""
-        return _ask(self, "sona.status")
+        return ask("sona.status", locals())
 
     def reset(self) -> int:
         """Discard what was learned; return the number of ended runs, which the learner ignores from now on.
 
         Keeps the runs and the outcomes of memories. Durable on return.
         """
-        return _ask(self, "sona.reset")
+        return ask("sona.reset", locals())
 
     def export(self) -> bytes:
         """Return the ended runs with their recalls, for `load`. Keep the data private: it contains the queries."""
-        return _ask(self, "sona.export")
+        return ask("sona.export", locals())
 
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
@@ -150,7 +135,7 @@ class SonaProvider(Protocol):
         Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError`, and changes nothing, for
         damaged data.
         """
-        return _ask(self, "sona.load", data=data)
+        return ask("sona.load", locals())
 
 
 class SharedProvider(Protocol):
@@ -185,23 +170,7 @@ class SharedProvider(Protocol):
         their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
         also `UnavailableError`.
         """
-        return _ask(
-            self,
-            "shared.preview",
-            title=title,
-            summary=summary,
-            content_type=content_type,
-            body=body,
-            memory_id=memory_id,
-            reference=reference,
-            version=version,
-            tags=tags,
-            access_policy=access_policy,
-            item_id=item_id,
-            attachment=attachment,
-            attachment_name=attachment_name,
-            offer=offer,
-        )
+        return ask("shared.preview", locals())
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
@@ -209,7 +178,7 @@ class SharedProvider(Protocol):
         An existing version is never replaced. Raises `UnavailableError` and `InvalidInputError`, the latter also for
         another user's preview, and if the preview or its memory has changed since.
         """
-        return _ask(self, "shared.confirm", preview=preview, attachment=attachment)
+        return ask("shared.confirm", locals())
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
@@ -220,18 +189,18 @@ class SharedProvider(Protocol):
         item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
         `confirm` does, and `UnavailableError`.
         """
-        return _ask(self, "shared.offer", preview=preview)
+        return ask("shared.offer", locals())
 
     def offered(self) -> list[OfferedPattern]:
         """Return this user's offers, newest first, each with the id of the item created from it, if any."""
-        return _ask(self, "shared.offered")
+        return ask("shared.offered", locals())
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
         """Remove one of this user's items together with its figures, or withdraw an offer; return a receipt.
 
         After this returns, no answer contains the item.
         """
-        return _ask(self, "shared.unpublish", item_id=item_id)
+        return ask("shared.unpublish", locals())
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
@@ -239,11 +208,11 @@ class SharedProvider(Protocol):
         Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, including for
         the user's own items and for items that this user cannot see.
         """
-        return _ask(self, "shared.rate", item_id=item_id, rating=rating, version=version)
+        return ask("shared.rate", locals())
 
     def published(self) -> list[GlobalRecord]:
         """Return this user's items with their released figures, newest first."""
-        return _ask(self, "shared.published")
+        return ask("shared.published", locals())
 
     def search(
         self,
@@ -257,40 +226,32 @@ class SharedProvider(Protocol):
 
         The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
         """
-        return _ask(
-            self,
-            "shared.search",
-            query=query,
-            top_k=top_k,
-            content_types=content_types,
-            tags=tags,
-            min_relevance=min_relevance,
-        )
+        return ask("shared.search", locals())
 
     def item(self, item_id: str) -> GlobalRecord:
         """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
 
         Unknown items and items whose policy excludes the user raise the same error.
         """
-        return _ask(self, "shared.item", item_id=item_id)
+        return ask("shared.item", locals())
 
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` if there is none."""
-        return _ask(self, "shared.attachment", item_id=item_id)
+        return ask("shared.attachment", locals())
 
     def name(self) -> str | None:
         """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
 
         Returns None if the deployment has no store of shared items yet.
         """
-        return _ask(self, "shared.name")
+        return ask("shared.name", locals())
 
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
         Part of the pseudonym is appended, so that no two users have the same name. Raises `InvalidInputError`.
         """
-        return _ask(self, "shared.set_name", name=name)
+        return ask("shared.set_name", locals())
 
 
 class CareProvider(Protocol):
@@ -307,14 +268,14 @@ class CareProvider(Protocol):
         vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
         Raises `ModelError` if there is no model, and `InvalidInputError`.
         """
-        return _ask(self, "care.rebuild", vectors=vectors)
+        return ask("care.rebuild", locals())
 
     def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue, but writes wait.
 
         Raises `DeadlineExceededError` if reads never pause, and `StoreFullError` if there is no space for a copy.
         """
-        return _ask(self, "care.compact")
+        return ask("care.compact", locals())
 
 
 class ErasureProvider(Protocol):
@@ -336,11 +297,11 @@ class ErasureProvider(Protocol):
         journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
         states. Raises `InvalidInputError`.
         """
-        return _ask(self, "erasure.erase", record_ids=record_ids, session_id=session_id, filter=filter, dry_run=dry_run)
+        return ask("erasure.erase", locals())
 
     def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase memories that have expired under a retention rule; the receipt counts them in `by_rule`."""
-        return _ask(self, "erasure.erase_expired", dry_run=dry_run)
+        return ask("erasure.erase_expired", locals())
 
 
 @runtime_checkable
@@ -382,9 +343,7 @@ class MemoryProvider(Protocol):
         `mode` and `deadline_ms` default to the settings. Parts of the search that are missing or late are not an error;
         `degraded` names them. Raises `InvalidInputError` (with the argument's name).
         """
-        return _ask(
-            self, "recall", query=query, top_k=top_k, filter=filter, mode=mode, deadline_ms=deadline_ms, **options
-        )
+        return ask("recall", locals())
 
     def remember(
         self,
@@ -415,30 +374,11 @@ class MemoryProvider(Protocol):
         now). Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is
         reached.
         """
-        return _ask(
-            self,
-            "remember",
-            text=text,
-            kind=kind,
-            source=source,
-            tags=tags,
-            title=title,
-            provenance=provenance,
-            metadata=metadata,
-            session_id=session_id,
-            id=id,
-            type=type,
-            phase=phase,
-            run_id=run_id,
-            channel_id=channel_id,
-            agent_id=agent_id,
-            timestamp=timestamp,
-            quality_score=quality_score,
-        )
+        return ask("remember", locals())
 
     def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
         """Return the memories with these ids, in the same order, omitting unknown ids. Raises `InvalidInputError`."""
-        return _ask(self, "get", ids=ids, with_embedding=with_embedding)
+        return ask("get", locals())
 
     def forget(self, ids: Sequence[str]) -> int:
         """Remove memories with their vectors and words; return how many existed. Durable on return.
@@ -446,11 +386,11 @@ class MemoryProvider(Protocol):
         Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
         files for a while; use `erasure.erase` to remove them completely. Raises `InvalidInputError`.
         """
-        return _ask(self, "forget", ids=ids)
+        return ask("forget", locals())
 
     def forget_session(self, session_id: str) -> int:
         """Remove the memories, runs and recalls of a session, as `forget` does; return how many memories existed."""
-        return _ask(self, "forget_session", session_id=session_id)
+        return ask("forget_session", locals())
 
     def feedback(
         self,
@@ -469,16 +409,14 @@ class MemoryProvider(Protocol):
         the credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`,
         including if there is no such recall or run.
         """
-        return _ask(
-            self, "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id
-        )
+        return ask("feedback", locals())
 
     def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
         """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session.
 
         Raises `InvalidInputError`, including for a filter with `min_score`.
         """
-        return _ask(self, "stats", filter=filter)
+        return ask("stats", locals())
 
     def sessions(
         self, filter: MemoryFilter | Mapping[str, Any] | None = None, limit: int = 50, after: str | None = None
@@ -488,7 +426,7 @@ class MemoryProvider(Protocol):
         A session's times and counts cover the memories that match. `limit` (1 to 1,000) and `after` are as for `list`.
         A session that receives memories between two pages may be missed. Raises `InvalidInputError`.
         """
-        return _ask(self, "sessions", filter=filter, limit=limit, after=after)
+        return ask("sessions", locals())
 
     def map(self, limit: int = 5000) -> MemoryMap:
         """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each other.
@@ -497,7 +435,7 @@ class MemoryProvider(Protocol):
         have no position. The positions are recomputed, close to the former ones, after more than 1 % of the memories
         have changed; until then, new memories are absent. Raises `InvalidInputError`.
         """
-        return _ask(self, "map", limit=limit)
+        return ask("map", locals())
 
     def list(
         self,
@@ -514,4 +452,4 @@ class MemoryProvider(Protocol):
         miss or repeat it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including
         for a filter with `min_score`.
         """
-        return _ask(self, "list", filter=filter, order=order, limit=limit, after=after)
+        return ask("list", locals())

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from memory_agent.erasure.request import ErasureReceipt
+from memory_agent.provider import ask
 from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.memories import (
     Compacted,
@@ -66,14 +67,7 @@ class AsyncRunsMethods(_Methods):
         Beginning an open run again with the same objective returns the run and adds the recalls. Raises `RunEndedError`
         if the run with this id has ended, and `RunBegunError` if it was begun with a different objective or session.
         """
-        return await self._ask(
-            "runs.begin",
-            objective=objective,
-            run_id=run_id,
-            session_id=session_id,
-            recall_ids=recall_ids,
-            event_id=event_id,
-        )
+        return await ask("runs.begin", locals())
 
     async def step(
         self, run_id: str, text: str, memory_ids: Sequence[str] = (), *, event_id: str | None = None
@@ -83,7 +77,7 @@ class AsyncRunsMethods(_Methods):
         Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for a run that has
         ended.
         """
-        return await self._ask("runs.step", run_id=run_id, text=text, memory_ids=memory_ids, event_id=event_id)
+        return await ask("runs.step", locals())
 
     async def end(
         self,
@@ -101,19 +95,11 @@ class AsyncRunsMethods(_Methods):
         arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
         was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
         """
-        return await self._ask(
-            "runs.end",
-            run_id=run_id,
-            outcome=outcome,
-            summary=summary,
-            quality=quality,
-            memory_ids=memory_ids,
-            event_id=event_id,
-        )
+        return await ask("runs.end", locals())
 
     async def get(self, run_id: str) -> Trajectory | None:
         """Return the run, or None if there is no such run."""
-        return await self._ask("runs.get", run_id=run_id)
+        return await ask("runs.get", locals())
 
     async def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step.
@@ -121,11 +107,11 @@ class AsyncRunsMethods(_Methods):
         Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
         and runs below `min_relevance` (default: the setting `recall.min_relevance`).
         """
-        return await self._ask("runs.similar", query=query, top_k=top_k, min_relevance=min_relevance)
+        return await ask("runs.similar", locals())
 
     async def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
         """Return at most `limit` runs, newest first; with `state`, only runs in that state."""
-        return await self._ask("runs.list", state=state, limit=limit)
+        return await ask("runs.list", locals())
 
 
 class AsyncSonaMethods(_Methods):
@@ -133,18 +119,18 @@ class AsyncSonaMethods(_Methods):
 
     async def status(self) -> SonaStatus:
         """Return the state of the learner."""
-        return await self._ask("sona.status")
+        return await ask("sona.status", locals())
 
     async def reset(self) -> int:
         """Discard what was learned; return the number of ended runs, which the learner ignores from now on.
 
         Keeps the runs and the outcomes of memories. Durable on return.
         """
-        return await self._ask("sona.reset")
+        return await ask("sona.reset", locals())
 
     async def export(self) -> bytes:
         """Return the ended runs with their recalls, for `load`. Keep the data private: it contains the queries."""
-        return await self._ask("sona.export")
+        return await ask("sona.export", locals())
 
     async def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
@@ -152,7 +138,7 @@ class AsyncSonaMethods(_Methods):
         Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError`, and changes nothing, for
         damaged data.
         """
-        return await self._ask("sona.load", data=data)
+        return await ask("sona.load", locals())
 
 
 class AsyncSharedMethods(_Methods):
@@ -187,22 +173,7 @@ class AsyncSharedMethods(_Methods):
         their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
         also `UnavailableError`.
         """
-        return await self._ask(
-            "shared.preview",
-            title=title,
-            summary=summary,
-            content_type=content_type,
-            body=body,
-            memory_id=memory_id,
-            reference=reference,
-            version=version,
-            tags=tags,
-            access_policy=access_policy,
-            item_id=item_id,
-            attachment=attachment,
-            attachment_name=attachment_name,
-            offer=offer,
-        )
+        return await ask("shared.preview", locals())
 
     async def confirm(
         self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None
@@ -212,7 +183,7 @@ class AsyncSharedMethods(_Methods):
         An existing version is never replaced. Raises `UnavailableError` and `InvalidInputError`, the latter also for
         another user's preview, and if the preview or its memory has changed since.
         """
-        return await self._ask("shared.confirm", preview=preview, attachment=attachment)
+        return await ask("shared.confirm", locals())
 
     async def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
@@ -223,18 +194,18 @@ class AsyncSharedMethods(_Methods):
         item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
         `confirm` does, and `UnavailableError`.
         """
-        return await self._ask("shared.offer", preview=preview)
+        return await ask("shared.offer", locals())
 
     async def offered(self) -> list[OfferedPattern]:
         """Return this user's offers, newest first, each with the id of the item created from it, if any."""
-        return await self._ask("shared.offered")
+        return await ask("shared.offered", locals())
 
     async def unpublish(self, item_id: str) -> UnpublishReceipt:
         """Remove one of this user's items together with its figures, or withdraw an offer; return a receipt.
 
         After this returns, no answer contains the item.
         """
-        return await self._ask("shared.unpublish", item_id=item_id)
+        return await ask("shared.unpublish", locals())
 
     async def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
@@ -242,11 +213,11 @@ class AsyncSharedMethods(_Methods):
         Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, including for
         the user's own items and for items that this user cannot see.
         """
-        return await self._ask("shared.rate", item_id=item_id, rating=rating, version=version)
+        return await ask("shared.rate", locals())
 
     async def published(self) -> list[GlobalRecord]:
         """Return this user's items with their released figures, newest first."""
-        return await self._ask("shared.published")
+        return await ask("shared.published", locals())
 
     async def search(
         self,
@@ -260,39 +231,32 @@ class AsyncSharedMethods(_Methods):
 
         The query is not stored. Raises `InvalidInputError` and `UnavailableError`.
         """
-        return await self._ask(
-            "shared.search",
-            query=query,
-            top_k=top_k,
-            content_types=content_types,
-            tags=tags,
-            min_relevance=min_relevance,
-        )
+        return await ask("shared.search", locals())
 
     async def item(self, item_id: str) -> GlobalRecord:
         """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
 
         Unknown items and items whose policy excludes the user raise the same error.
         """
-        return await self._ask("shared.item", item_id=item_id)
+        return await ask("shared.item", locals())
 
     async def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` if there is none."""
-        return await self._ask("shared.attachment", item_id=item_id)
+        return await ask("shared.attachment", locals())
 
     async def name(self) -> str | None:
         """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
 
         Returns None if the deployment has no store of shared items yet.
         """
-        return await self._ask("shared.name")
+        return await ask("shared.name", locals())
 
     async def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
         Part of the pseudonym is appended, so that no two users have the same name. Raises `InvalidInputError`.
         """
-        return await self._ask("shared.set_name", name=name)
+        return await ask("shared.set_name", locals())
 
 
 class AsyncCareMethods(_Methods):
@@ -309,14 +273,14 @@ class AsyncCareMethods(_Methods):
         vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
         Raises `ModelError` if there is no model, and `InvalidInputError`.
         """
-        return await self._ask("care.rebuild", vectors=vectors)
+        return await ask("care.rebuild", locals())
 
     async def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue, but writes wait.
 
         Raises `DeadlineExceededError` if reads never pause, and `StoreFullError` if there is no space for a copy.
         """
-        return await self._ask("care.compact")
+        return await ask("care.compact", locals())
 
 
 class AsyncErasureMethods(_Methods):
@@ -338,17 +302,15 @@ class AsyncErasureMethods(_Methods):
         journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
         states. Raises `InvalidInputError`.
         """
-        return await self._ask(
-            "erasure.erase", record_ids=record_ids, session_id=session_id, filter=filter, dry_run=dry_run
-        )
+        return await ask("erasure.erase", locals())
 
     async def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase memories that have expired under a retention rule; the receipt counts them in `by_rule`."""
-        return await self._ask("erasure.erase_expired", dry_run=dry_run)
+        return await ask("erasure.erase_expired", locals())
 
     async def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder. Requests wait, and then see an empty memory."""
-        return await self._ask("erasure.erase_user", dry_run=dry_run)
+        return await ask("erasure.erase_user", locals())
 
 
 class AsyncMemoryMethods(_Methods):
@@ -377,9 +339,7 @@ class AsyncMemoryMethods(_Methods):
         `mode` and `deadline_ms` default to the settings. Parts of the search that are missing or late are not an error;
         `degraded` names them. Raises `InvalidInputError` (with the argument's name).
         """
-        return await self._ask(
-            "recall", query=query, top_k=top_k, filter=filter, mode=mode, deadline_ms=deadline_ms, **options
-        )
+        return await ask("recall", locals())
 
     async def remember(
         self,
@@ -410,29 +370,11 @@ class AsyncMemoryMethods(_Methods):
         now). Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is
         reached.
         """
-        return await self._ask(
-            "remember",
-            text=text,
-            kind=kind,
-            source=source,
-            tags=tags,
-            title=title,
-            provenance=provenance,
-            metadata=metadata,
-            session_id=session_id,
-            id=id,
-            type=type,
-            phase=phase,
-            run_id=run_id,
-            channel_id=channel_id,
-            agent_id=agent_id,
-            timestamp=timestamp,
-            quality_score=quality_score,
-        )
+        return await ask("remember", locals())
 
     async def get(self, ids: Sequence[str], *, with_embedding: bool = False) -> list[MemoryRecord]:
         """Return the memories with these ids, in the same order, omitting unknown ids. Raises `InvalidInputError`."""
-        return await self._ask("get", ids=ids, with_embedding=with_embedding)
+        return await ask("get", locals())
 
     async def forget(self, ids: Sequence[str]) -> int:
         """Remove memories with their vectors and words; return how many existed. Durable on return.
@@ -440,11 +382,11 @@ class AsyncMemoryMethods(_Methods):
         Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
         files for a while; use `erasure.erase` to remove them completely. Raises `InvalidInputError`.
         """
-        return await self._ask("forget", ids=ids)
+        return await ask("forget", locals())
 
     async def forget_session(self, session_id: str) -> int:
         """Remove the memories, runs and recalls of a session, as `forget` does; return how many memories existed."""
-        return await self._ask("forget_session", session_id=session_id)
+        return await ask("forget_session", locals())
 
     async def feedback(
         self,
@@ -463,16 +405,14 @@ class AsyncMemoryMethods(_Methods):
         the credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`,
         including if there is no such recall or run.
         """
-        return await self._ask(
-            "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id
-        )
+        return await ask("feedback", locals())
 
     async def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
         """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session.
 
         Raises `InvalidInputError`, including for a filter with `min_score`.
         """
-        return await self._ask("stats", filter=filter)
+        return await ask("stats", locals())
 
     async def sessions(
         self, filter: MemoryFilter | Mapping[str, Any] | None = None, limit: int = 50, after: str | None = None
@@ -482,7 +422,7 @@ class AsyncMemoryMethods(_Methods):
         A session's times and counts cover the memories that match. `limit` (1 to 1,000) and `after` are as for `list`.
         A session that receives memories between two pages may be missed. Raises `InvalidInputError`.
         """
-        return await self._ask("sessions", filter=filter, limit=limit, after=after)
+        return await ask("sessions", locals())
 
     async def map(self, limit: int = 5000) -> MemoryMap:
         """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each other.
@@ -491,42 +431,42 @@ class AsyncMemoryMethods(_Methods):
         have no position. The positions are recomputed, close to the former ones, after more than 1 % of the memories
         have changed; until then, new memories are absent. Raises `InvalidInputError`.
         """
-        return await self._ask("map", limit=limit)
+        return await ask("map", locals())
 
     async def status(self) -> DaemonStatus:
         """Return the state of the daemon."""
-        return await self._ask("status")
+        return await ask("status", locals())
 
     async def metrics(self) -> str:
         """Return the daemon's figures in Prometheus' text format. Requires a key for all users with scope `metrics`."""
-        return await self._ask("metrics")
+        return await ask("metrics", locals())
 
     async def address(self) -> HostAddress:
         """Wake the user and return the Ray actor that hosts it."""
-        return await self._ask("address")
+        return await ask("address", locals())
 
     async def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
         """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`."""
-        return await self._ask("wait", through=through, timeout_s=timeout_s)
+        return await ask("wait", locals())
 
     async def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
         """Return the user that owns a run or a session whose events are published as `system`, or None if unknown.
 
         Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
         """
-        return await self._ask("owner", run_id=run_id, session_id=session_id)
+        return await ask("owner", locals())
 
     async def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
         """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`."""
-        return await self._ask("quarantined", after=after, limit=limit)
+        return await ask("quarantined", locals())
 
     async def retry_quarantined(self, ids: Sequence[int] = ()) -> RetryReport:
         """Retry the quarantined events with these ids (default: all). Raises `InvalidInputError`."""
-        return await self._ask("retry_quarantined", ids=ids)
+        return await ask("retry_quarantined", locals())
 
     async def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
         """Delete the quarantined events with these ids (default: all); return how many. Raises `InvalidInputError`."""
-        return await self._ask("drop_quarantined", ids=ids)
+        return await ask("drop_quarantined", locals())
 
     async def list(
         self,
@@ -543,4 +483,4 @@ class AsyncMemoryMethods(_Methods):
         miss or repeat it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including
         for a filter with `min_score`.
         """
-        return await self._ask("list", filter=filter, order=order, limit=limit, after=after)
+        return await ask("list", locals())

@@ -48,9 +48,11 @@ class _Methods:
         self._ask = ask
 ''',
     "protocol": '''\
-def _ask(heir: Any, method: str, /, **arguments: Any) -> Any:
-    """Call a verb by the name of its method, for a class that inherits from a protocol below and has `_ask`."""
-    return heir._ask(method, **arguments)
+def ask(method: str, given: dict[str, Any]) -> Any:
+    """Call a verb by the name of its method. `given`: the method's local variables, its arguments and `self`, which
+    has `_ask`."""
+    arguments = {name: value for name, value in given.items() if name not in ("self", "options")}
+    return given["self"]._ask(method, **arguments, **given.get("options", {}))
 ''',
 }
 _STANDARD = ("collections.abc", "datetime", "typing")
@@ -89,6 +91,7 @@ def _head(kind: Kind, imports: defaultdict[str, set[str]]) -> str:
         imports["typing"] |= {"Protocol", "runtime_checkable"}
     else:
         imports["collections.abc"] |= {"Awaitable", "Callable"}
+        imports["memory_agent.provider"].add("ask")
     groups = [[module for module in imports if (module in _STANDARD) is standard] for standard in (True, False)]
     return "\n".join(
         [
@@ -162,14 +165,8 @@ def _method(kind: Kind, verb: Verb, imports: defaultdict[str, set[str]]) -> str:
         f"    {'async ' if kind == 'async' else ''}def {name}({_parameters(own)}) -> {signature.return_annotation}:",
         f'        """{documentation}"""',
     ]
-    asked = ", ".join([f'"{verb.method}"', *map(_passed, own)])
-    call = f"_ask(self, {asked})" if kind == "protocol" else f"await self._ask({asked})"
+    call = f'{"await " if kind == "async" else ""}ask("{verb.method}", locals())'
     return "\n".join([*lines, f"        return {call}\n"])
-
-
-def _passed(parameter: inspect.Parameter) -> str:
-    is_rest = parameter.kind is inspect.Parameter.VAR_KEYWORD
-    return f"**{parameter.name}" if is_rest else f"{parameter.name}={parameter.name}"
 
 
 def _parameters(parameters: list[inspect.Parameter]) -> str:
