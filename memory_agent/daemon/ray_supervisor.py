@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import psutil
@@ -75,6 +75,7 @@ from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostFigures,
 from relay import Identity, RelaySettings
 from relay.access import CURVE, ipc_endpoint
 
+T = TypeVar("T")
 NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"
 _HOSTS_OF_A_NODE = 100_000  # the resource only chooses the machine
@@ -414,33 +415,28 @@ class ActorHost(Host):
         return HostAddress(actor=self.name, namespace=NAMESPACE)
 
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> HostFigures:
-        figures: HostFigures = await self._call("upkeep", "keep_up", timeout_s, fill_vectors)
-        return figures
+        return await self._call("upkeep", HostActor.keep_up, timeout_s, fill_vectors)
 
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
-        position: Position | None = await self._call("control", "sleep", timeout_s, user_id)
-        return position
+        return await self._call("control", HostActor.sleep, timeout_s, user_id)
 
     async def renew(self, written_s: float, lease_s: float, was_full: bool, timeout_s: float) -> tuple[float, bool]:
-        now_s, has_room = await self._call("lease", "renew", timeout_s, written_s, lease_s, was_full)
-        return float(now_s), bool(has_room)
+        return await self._call("lease", HostActor.renew, timeout_s, written_s, lease_s, was_full)
 
     async def archive(self, user_id: str, timeout_s: float) -> Position:
-        position: Position = await self._call("archive", "archive", timeout_s, user_id)
-        return position
+        return await self._call("archive", HostActor.archive, timeout_s, user_id)
 
     async def release(self, user_id: str, placement: Placement, timeout_s: float) -> Position | None:
-        position: Position | None = await self._call("archive", "release", timeout_s, user_id, placement)
-        return position
+        return await self._call("archive", HostActor.release, timeout_s, user_id, placement)
 
     async def discard(self, user_id: str, epoch: int, timeout_s: float) -> None:
-        await self._call("archive", "discard", timeout_s, user_id, epoch)
+        await self._call("archive", HostActor.discard, timeout_s, user_id, epoch)
 
     async def discard_archive(self, user_id: str, epoch: int, timeout_s: float) -> None:
-        await self._call("archive", "discard_archive", timeout_s, user_id, epoch)
+        await self._call("archive", HostActor.discard_archive, timeout_s, user_id, epoch)
 
     async def pid(self, timeout_s: float) -> int:
-        return int(await self._call("control", "pid", timeout_s))
+        return await self._call("control", HostActor.pid, timeout_s)
 
     def end(self) -> None:
         ray.kill(self._actor, no_restart=True)
@@ -448,14 +444,14 @@ class ActorHost(Host):
 
     async def endpoints(self) -> HostEndpoints:
         """Return the endpoints; while Ray restarts the process, this takes seconds."""
-        endpoints: HostEndpoints = await self._call("control", "endpoints", None)
-        return endpoints
+        return await self._call("control", HostActor.endpoints, None)
 
-    async def _call(self, group: str, method: str, timeout_s: float | None, *arguments: Any) -> Any:
-        call = getattr(self._actor, method).options(concurrency_group=group)
+    async def _call(self, group: str, method: Callable[..., T], timeout_s: float | None, *arguments: Any) -> T:
+        call = getattr(self._actor, method.__name__).options(concurrency_group=group)
         try:
             async with asyncio.timeout(timeout_s):
-                return await call.remote(*arguments)
+                result: T = await call.remote(*arguments)
+                return result
         except TimeoutError as error:
             raise DeadlineExceededError(f"{self.name} did not answer within {timeout_s:.3g} s") from error
         except ray.exceptions.RayTaskError as error:

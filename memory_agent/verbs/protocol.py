@@ -8,7 +8,7 @@ older daemon would ignore carries the version that introduced the option.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal, Self, TypeVar
 
@@ -275,6 +275,7 @@ _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(described(Request))
 _host_request_decoder = msgspec.msgpack.Decoder(described(HostRequest))
 _reply_decoder = msgspec.msgpack.Decoder(described(Reply))
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -295,17 +296,14 @@ def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
     """Decode `data` as `type_`. Raises `InvalidInputError` with the name of the invalid field."""
     try:
         return msgspec.msgpack.decode(data, type=described(type_))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except _UNREADABLE as error:
         field, reason = located(str(error), type_)
         raise errors.InvalidInputError(field or "params", reason) from error
 
 
 def decode_request(data: bytes) -> Request:
     """Decode a request and limit its deadline. Raises `ProtocolError`, including for an unknown version."""
-    try:
-        request = _request_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.ProtocolError(f"not a request: {error}") from error
+    request = _conforming(_request_decoder.decode, data, "not a request")
     if not PROTOCOL_VERSION <= request.version <= NEWEST_VERSION:
         spoken = f"{PROTOCOL_VERSION} to {NEWEST_VERSION}"
         raise errors.ProtocolError(
@@ -321,10 +319,7 @@ def decode_host_request(frames: Sequence[bytes]) -> tuple[HostRequest, bytes]:
     """Return the two frames of a request to a host, with the first decoded. Raises `ProtocolError`."""
     if len(frames) != 2:
         raise errors.ProtocolError(f"a request to a host must have 2 frames, not {len(frames)}")
-    try:
-        return _host_request_decoder.decode(frames[0]), frames[1]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.ProtocolError(f"not a request to a host: {error}") from error
+    return _conforming(_host_request_decoder.decode, frames[0], "not a request to a host"), frames[1]
 
 
 def encode_result(value: object) -> bytes:
@@ -348,16 +343,19 @@ def fault_in(reply: bytes) -> Fault | None:
 
 def decode_reply(data: bytes, type_: type[T]) -> T:
     """Return the result of a reply, or raise its fault. Raises `ProtocolError` for an invalid reply."""
-    try:
-        reply = _reply_decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.ProtocolError(f"not a reply: {error}") from error
+    reply = _conforming(_reply_decoder.decode, data, "not a reply")
     if reply.fault is not None:
         raise _raised(reply.fault)
+    return _conforming(
+        lambda raw: msgspec.msgpack.decode(raw, type=described(type_)), reply.result, "unexpected result"
+    )
+
+
+def _conforming(decode: Callable[[Any], T], data: bytes | msgspec.Raw, problem: str) -> T:
     try:
-        return msgspec.msgpack.decode(reply.result, type=described(type_))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise errors.ProtocolError(f"unexpected result: {error}") from error
+        return decode(data)
+    except _UNREADABLE as error:
+        raise errors.ProtocolError(f"{problem}: {error}") from error
 
 
 def _raised(fault: Fault) -> errors.MemoryAgentError:

@@ -148,8 +148,7 @@ class Routes:
         """Raises `InvalidInputError` for query parameters: a `user_id` there would be ignored."""
         for name in request.query_params:
             raise InvalidInputError(name, "must be in the request body, not in the URL")
-        credential = self._credential(request)
-        principal = self._reception.principal(credential)
+        principal, credential = self._caller(request)
         async with self._body(request, principal) as body:
             read = partial(read_request, verb, body, credential.token, request.headers.get(IDEMPOTENCY_KEY))
             asked = await _off_loop(read, len(body))
@@ -166,8 +165,7 @@ class Routes:
         return Response(text, media_type=METRICS_TYPE)
 
     async def publish(self, request: Request) -> Response:
-        credential = self._credential(request)
-        principal = self._reception.principal(credential)
+        principal, credential = self._caller(request)
         with self._publishing.slot(principal):
             async with self._body(request, principal) as body:
                 asked = await _off_loop(partial(decode_body, body, EventsRequest), len(body))
@@ -175,8 +173,7 @@ class Routes:
             return Response(msgspec.json.encode(published), media_type=_JSON)
 
     async def answer_mcp(self, request: Request) -> Response:
-        credential = self._credential(request)
-        principal = self._reception.principal(credential)
+        principal, credential = self._caller(request)
         context = _context(request)
         async with self._body(request, principal, MOST_BYTES) as body:
             reply = await self._mcp.reply(body, request.headers, context, credential)
@@ -185,8 +182,7 @@ class Routes:
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
 
     async def answer_hook(self, request: Request) -> Response:
-        credential = self._credential(request)
-        principal = self._reception.principal(credential)
+        principal, credential = self._caller(request)
         call = HookCall.of(_query(request, set(HookCall.__struct_fields__)))
         with self._publishing.slot(principal):
             async with self._body(request, principal) as body:
@@ -221,6 +217,10 @@ class Routes:
         _require_own_site(request)
         await asyncio.to_thread(self._sessions.end, self._secrets(request))
         return Response(status_code=204, headers={"set-cookie": self._sessions.set_cookie("")})
+
+    def _caller(self, request: Request) -> tuple[Principal, Credential]:
+        credential = self._credential(request)
+        return self._reception.principal(credential), credential
 
     def _credential(self, request: Request) -> Credential:
         """Return the bearer token of a request, or else the token of its page's session, or "" if there is neither.
