@@ -15,7 +15,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.cli.render import counted, print_document, print_table, size
+from memory_agent.cli.render import counted, print_document, print_table, printed_json, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
 from memory_agent.settings import IndexSettings
 from memory_agent.verbs.params import RebuildParams
@@ -69,9 +69,7 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
         on_missing_key = None if target.user_named else skip
         parts += verify_folder(target.data_dir, target.settings, report, target.only_user, on_missing_key, backup)
     found = [(part.part, one.place, one.fault, one.count) for part in parts for one in part.findings]
-    if target.as_json:
-        print_document({"sound": not found and not unchecked, "parts": parts, "unchecked": unchecked})
-    else:
+    if not printed_json(target.as_json, {"sound": not found and not unchecked, "parts": parts, "unchecked": unchecked}):
         _print_findings(parts, found)
     for part in parts:
         if part.unbuilt:
@@ -110,8 +108,7 @@ def rebuild(target: Target, vectors: bool) -> None:
     ask = _embed_again if vectors else lambda memory, _: memory.care.rebuild()
     did = "embedded" if vectors else "built from"
     counts = for_each_user(target, "rebuild", "rebuilding", ask)
-    if target.as_json:
-        print_document({"users": counts})
+    if printed_json(target.as_json, {"users": counts}):
         return
     for user_id, count in counts.items():
         click.echo(f"user {user_id}: {did} {counted(count, 'memory', 'memories')}")
@@ -158,8 +155,7 @@ def compact(target: Target) -> None:
         from memory_agent.care import compact_journal  # imports the engines
 
         compact_journal(target.data_dir, target.settings)
-    if target.as_json:
-        print_document({"users": sizes})
+    if printed_json(target.as_json, {"users": sizes}):
         return
     for user_id, sized in sizes.items():
         click.echo(f"user {user_id}: {size(sized.bytes_before)} -> {size(sized.bytes_after)}")
@@ -186,9 +182,7 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
 
     with progress_bars() as report:
         made = make_backup(target.data_dir, directory, target.settings, datetime.now(UTC), report)
-    if target.as_json:
-        print_document(made)
-    else:
+    if not printed_json(target.as_json, made):
         total = sum(part.bytes for part in made.parts)
         click.echo(f"{directory}: {counted(len(made.parts), 'part')}, {size(total)}")
     if made.left_out:
@@ -232,8 +226,7 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     restored = _restore(target, directory, replace)
     if directory is not None and not restored.has_history:
         note("this data folder has no erasure history; memories erased elsewhere since the backup have been restored")
-    if target.as_json:
-        print_document(restored)
+    if printed_json(target.as_json, restored):
         return
     for user_id, count in restored.erased_again.items():
         click.echo(f"erased again: {counted(count, 'memory', 'memories')} of {user_id} (first erased after the backup)")
@@ -255,9 +248,7 @@ def _restore_from_archive(target: Target) -> None:
     if target.user_named:
         raise click.UsageError("--from-archive restores the journal of all users; omit --user")
     last_seq = restore_archived_journal(target.data_dir, target.settings)
-    if target.as_json:
-        print_document({"last_seq": last_seq})
-    else:
+    if not printed_json(target.as_json, {"last_seq": last_seq}):
         click.echo(f"restored journal; the next events have numbers after {last_seq}")
 
 

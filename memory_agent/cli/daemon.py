@@ -13,7 +13,7 @@ from memory_agent.cli.access import note_unknown_user, open_client, open_memory
 from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.fields import FILTERS, filter_options
 from memory_agent.cli.options import UNUSED, Target, daemon_options, options_where_user
-from memory_agent.cli.render import print_document, print_figures, print_table, size
+from memory_agent.cli.render import print_figures, print_table, printed_json, size
 from memory_agent.client import MemoryClient
 from memory_agent.records.memories import ApiCounts, MemoryFilter, MemoryStats
 from memory_agent.verbs.protocol import DaemonStatus, PartStatus
@@ -41,8 +41,7 @@ def stats(target: Target, filter: MemoryFilter) -> None:
     with open_memory(target, "stats") as memory:
         figures = memory.stats(None if filter == MemoryFilter() else filter)
         status = memory.status() if isinstance(memory, MemoryClient) else None
-    if target.as_json:
-        print_document(msgspec.to_builtins(figures) | {"daemon": _document(status)})
+    if printed_json(target.as_json, msgspec.to_builtins(figures) | {"daemon": _document(status)}):
         return
     print_figures(f"memory of {figures.user_id}", _of_memory(figures))
     click.echo()
@@ -65,9 +64,7 @@ def status(target: Target) -> None:
     """
     with open_client(target) as client:
         state = client.status()
-    if target.as_json:
-        print_document(_document(state))
-    else:
+    if not printed_json(target.as_json, _document(state)):
         _print_status(state)
 
 

@@ -13,7 +13,7 @@ from memory_agent.cli.command import Group
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.options import ONLY, Target, common_options, options_where_user
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import counted, print_document, print_table, size
+from memory_agent.cli.render import counted, print_document, print_table, printed_json, size
 from relay import SYSTEM_USER, EncryptionKeyMissingError, KeyRing
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def destroy(target: Target, yes: bool) -> None:
 
 
 def _print(target: Target, destroyed: DestroyedKey) -> None:
-    if target.as_json:
-        print_document(destroyed)
+    if printed_json(target.as_json, destroyed):
         return
     click.echo(f"the key of {target.user_id} is destroyed")
     for left in destroyed.left:

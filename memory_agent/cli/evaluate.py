@@ -21,7 +21,7 @@ from memory_agent.cli.command import Group, SectionedCommand, Verb, as_struct, w
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, common_options, given
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import print_document, print_figures, print_table
+from memory_agent.cli.render import print_document, print_figures, print_table, printed_json
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.records.memories import Mode
 from memory_agent.verbs.params import RecallParams
@@ -440,8 +440,7 @@ def compare(target: Target, a: Path, b: Path, unit: evaluation.Unit, resamples: 
 
 
 def _show_comparison(comparison: evaluation.Comparison, as_json: bool) -> None:
-    if as_json:
-        print_document(comparison)
+    if printed_json(as_json, comparison):
         return
     shared = f"{comparison.questions} (only in A: {comparison.only_a}, only in B: {comparison.only_b})"
     changed: dict[str, object] = {name: f"{own} -> {other}" for name, (own, other) in comparison.changed.items()}

@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import click
 import msgspec
 
 from memory_agent.cli.access import authorize, note_unknown_user, open_client, uses_daemon
-from memory_agent.cli.command import SectionedCommand, as_struct
+from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.fields import FURTHER_FILTERS, selection_options
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import waiting
-from memory_agent.cli.render import counted, plain, print_document, print_figures
+from memory_agent.cli.render import counted, plain, print_figures, printed_json
 from memory_agent.erasure.request import ErasureReceipt, Selection
 from memory_agent.records.memories import MemoryFilter
-
-
-class _Chosen(NamedTuple):
-    """What to erase."""
-
-    ids: tuple[str, ...]
-    session_id: str | None
-    filter: MemoryFilter
-    expired: bool
-    user_all: bool
-
-    def selection(self, target: Target) -> Selection:
-        filter = None if self.filter == MemoryFilter() else self.filter
-        selection = Selection(ids=self.ids, session_id=self.session_id, filter=filter, expired=self.expired)
-        if self.user_all == (selection != Selection()):
-            raise click.UsageError("specify what to forget: --id, --session, a filter or --expired, or only --user-all")
-        if self.user_all and not target.user_named:
-            raise click.UsageError("--user-all requires --user")
-        if self.expired and not uses_daemon(target) and not target.settings.retention.rules:
-            raise click.UsageError("no retention rule is set (retention.rules), so nothing expires")
-        return Selection(everything=True) if self.user_all else selection
 
 
 @click.command(cls=SectionedCommand, sections={"Filters": FURTHER_FILTERS}, context_settings={"allow_extra_args": True})
@@ -50,8 +28,16 @@ class _Chosen(NamedTuple):
 @click.option("--dry-run", is_flag=True, help="Only print what would be erased.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
-@as_struct("chosen", _Chosen)
-def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
+def forget(
+    target: Target,
+    ids: tuple[str, ...],
+    session_id: str | None,
+    filter: MemoryFilter,
+    expired: bool,
+    user_all: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
     """Erase memories and their source events from every file, and print a receipt.
 
     Only memories that match all filters are erased. This cannot be undone. Backups, and events that publishers have not
@@ -70,7 +56,16 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
     if unnamed := click.get_current_context().args:
         ids_named = " ".join(f"--id {plain(word)}" for word in unnamed)
         raise click.UsageError(f"memory ids must be passed with --id: forget {ids_named}")
-    selection = chosen.selection(target)
+    chosen = None if filter == MemoryFilter() else filter
+    selection = Selection(ids=ids, session_id=session_id, filter=chosen, expired=expired)
+    if user_all == (selection != Selection()):
+        raise click.UsageError("specify what to forget: --id, --session, a filter or --expired, or only --user-all")
+    if user_all and not target.user_named:
+        raise click.UsageError("--user-all requires --user")
+    if expired and not uses_daemon(target) and not target.settings.retention.rules:
+        raise click.UsageError("no retention rule is set (retention.rules), so nothing expires")
+    if user_all:
+        selection = Selection(everything=True)
     if not uses_daemon(target):
         target = authorize(target, "erase")
     if not dry_run and not yes:
@@ -85,9 +80,7 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
         confirm(f"permanently erase {what} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}?")
     with waiting("erasing, also from the journal"):
         receipt = _erase(target, selection, dry_run=dry_run)
-    if target.as_json:
-        print_document(msgspec.structs.asdict(receipt))
-    else:
+    if not printed_json(target.as_json, msgspec.structs.asdict(receipt)):
         _print(receipt)
     if not dry_run and not receipt.complete:
         raise SystemExit(ExitCode.FAILED)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import msgspec
 
 import relay
-from memory_agent.cli.command import Group, SectionedCommand, as_struct
+from memory_agent.cli.command import Group, SectionedCommand
 from memory_agent.cli.options import UNUSED, Target, options_where_user
-from memory_agent.cli.render import print_document, print_table
+from memory_agent.cli.render import print_document, print_table, printed_json
 from relay.disk import write_private
 
 _OF_ALL_USERS = frozenset({relay.Scope.JOIN, relay.Scope.METRICS})
@@ -57,15 +56,6 @@ def keys() -> None:
     """
 
 
-class _Rights(NamedTuple):
-    """A key's scopes, the groups whose shared items it can find, and its holder."""
-
-    scopes: frozenset[relay.Scope]
-    orgs: tuple[str, ...]
-    tier: str | None
-    person: str | None
-
-
 @keys.command(cls=SectionedCommand, short_help="Create a key and print it once.")
 @click.argument("name")
 @click.option("--all-users", is_flag=True, help="For all users, instead of --user.")
@@ -80,8 +70,17 @@ class _Rights(NamedTuple):
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the key to this file (0600), for --key-file, instead of printing it.")  # fmt: skip
 @options_where_user("The user whose memory the key opens.")
-@as_struct("rights", _Rights)
-def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: bool, out: Path | None) -> None:
+def create(
+    target: Target,
+    name: str,
+    all_users: bool,
+    scopes: frozenset[relay.Scope],
+    orgs: tuple[str, ...],
+    tier: str | None,
+    person: str | None,
+    curve: bool,
+    out: Path | None,
+) -> None:
     """Create the key NAME for one user or for all users. It is shown only once; the data folder stores only its digest.
 
     A token works over the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
@@ -99,18 +98,17 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
     """
     if all_users == target.user_named:
         raise click.UsageError("specify either --user ID or --all-users")
-    useless = sorted(_OF_ALL_USERS & rights.scopes)
+    useless = sorted(_OF_ALL_USERS & scopes)
     if useless and not all_users:
         raise click.UsageError(f"the scope {useless[0].value} requires --all-users")
     if out is not None and out.exists():
         raise click.UsageError(f"{out} already exists; choose a different file")
-    _check_person(target, rights.person, all_users)
+    _check_person(target, person, all_users)
     relay.ensure_local_key(target.data_dir)
     pair = relay.curve_pair() if curve else None
     user_id = None if all_users else target.user_id
-    orgs = frozenset(rights.orgs)
     document = relay.create_key(
-        target.data_dir, name, user_id, rights.scopes, pair, orgs=orgs, tier=rights.tier, person=rights.person
+        target.data_dir, name, user_id, scopes, pair, orgs=frozenset(orgs), tier=tier, person=person
     )
     if curve:
         document = msgspec.structs.replace(document, server=relay.server_pair(target.data_dir, relay.curve_pair).public)
@@ -150,9 +148,7 @@ def assign(target: Target, names: tuple[str, ...], person: str | None, no_person
     if no_person == (person is not None):
         raise click.UsageError("specify either --person NAME or --no-person")
     changed = relay.set_person(target.data_dir, names, person)
-    if target.as_json:
-        print_document([_shown(key) for key in changed])
-    else:
+    if not printed_json(target.as_json, [_shown(key) for key in changed]):
         click.echo(f"{', '.join(key.id for key in changed)}: {'no person' if person is None else f'person {person}'}")
 
 

@@ -20,7 +20,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, given, read_text
 from memory_agent.cli.progress import waiting
-from memory_agent.cli.render import emit, file_facts, one_line, plain, print_document, print_done, shown, without_vector
+from memory_agent.cli.render import emit, file_facts, one_line, plain, print_done, printed_json, shown, without_vector
 from memory_agent.errors import InvalidInputError, ScopeMissingError, UnavailableError
 from memory_agent.records.shared import PublishPreview
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, texts_of
@@ -121,8 +121,7 @@ def preview(target: Target, source: _Source, out: Path | None, **fields: Any) ->
         author = None if found.is_offer or target.as_json else _author(memory)
     if out is not None:
         write_private(out, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    if target.as_json:
-        print_document(found)
+    if printed_json(target.as_json, found):
         return
     _print_preview(found, author)
     does = _DOES[found.is_offer]

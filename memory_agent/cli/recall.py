@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from memory_agent.cli.access import note_unknown_user, open_memory
-from memory_agent.cli.command import SectionedCommand, as_struct
+from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import FILTERS, FURTHER_FILTERS, Pair, field_options, filter_options
 from memory_agent.cli.options import Target, daemon_options, read_text
@@ -23,6 +23,7 @@ from memory_agent.cli.render import (
     print_memories,
     print_record,
     print_table,
+    printed_json,
     result_document,
     without_vector,
 )
@@ -34,24 +35,6 @@ from memory_agent.verbs.params import ListParams, MapParams, RecallParams, Remem
 
 _SHOWN_CHARS = 100
 _TITLE_CHARS = 60
-
-
-class _Output(msgspec.Struct, frozen=True, kw_only=True):
-    """How to print a result. `max_tokens` limits the block; None means the default."""
-
-    explained: bool
-    as_context: bool
-    max_tokens: int | None
-
-    def check(self, as_json: bool, with_embedding: bool) -> None:
-        if self.max_tokens is not None and not self.as_context:
-            raise click.UsageError("--max-tokens requires --context")
-        if with_embedding and (not as_json or self.as_context):
-            raise click.UsageError("--with-embedding requires --json and cannot be combined with --context")
-        if self.explained and self.as_context:
-            raise click.UsageError("--explain cannot be combined with --context")
-        if self.explained and as_json:
-            raise click.UsageError("--explain cannot be combined with --json, which includes every explanation")
 
 
 @click.command(
@@ -75,8 +58,15 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
 @daemon_options
-@as_struct("output", _Output)
-def recall(target: Target, query: str, filter: MemoryFilter, output: _Output, **given: Any) -> None:
+def recall(
+    target: Target,
+    query: str,
+    filter: MemoryFilter,
+    explained: bool,
+    as_context: bool,
+    max_tokens: int | None,
+    **given: Any,
+) -> None:
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
     Only memories that match all filters are returned. Uses the data folder's daemon, or its files if no daemon is
@@ -97,16 +87,23 @@ def recall(target: Target, query: str, filter: MemoryFilter, output: _Output, **
       memory-agent recall "deploy hangs" --exclude-session s-16 --exclude-since 1d
       memory-agent recall "deploy hangs" --tier local --tier global
     """
-    output.check(target.as_json, given["with_embedding"])
-    context_tokens = (output.max_tokens or USUAL_TOKENS) if output.as_context else None
+    if max_tokens is not None and not as_context:
+        raise click.UsageError("--max-tokens requires --context")
+    if given["with_embedding"] and (not target.as_json or as_context):
+        raise click.UsageError("--with-embedding requires --json and cannot be combined with --context")
+    if explained and as_context:
+        raise click.UsageError("--explain cannot be combined with --context")
+    if explained and target.as_json:
+        raise click.UsageError("--explain cannot be combined with --json, which includes every explanation")
+    context_tokens = (max_tokens or USUAL_TOKENS) if as_context else None
     with open_memory(target, "recall") as memory:
         result = memory.recall(read_text(query), filter=filter, context_tokens=context_tokens, **given)
     now = given["reference_time"] or datetime.now(UTC)
-    if output.as_context:
+    if as_context:
         _print_context(result, target.as_json)
     elif target.as_json:
         print_document(result_document(result, given["with_embedding"]))
-    elif output.explained:
+    elif explained:
         from memory_agent.cli.explanation import Asked, print_explanation  # imports the phrases for dates
 
         kinds = filter.kinds or profile_defaults(given["profile"]).kinds
@@ -128,8 +125,7 @@ def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
 
 
 def _print_context(result: RecallResult, as_json: bool) -> None:
-    if as_json:
-        print_document({"recall_id": result.recall_id, "degraded": result.degraded, "context": result.context})
+    if printed_json(as_json, {"recall_id": result.recall_id, "degraded": result.degraded, "context": result.context}):
         return
     if result.context:
         click.echo(plain(result.context))
@@ -226,9 +222,7 @@ def get(target: Target, record_id: str) -> None:
     if not found:
         note_unknown_user(target)
         raise InvalidInputError("id", f"{record_id} not found; `list` shows the memories of this user")
-    if target.as_json:
-        print_document(without_vector(found[0]))
-    else:
+    if not printed_json(target.as_json, without_vector(found[0])):
         print_record(found[0])
 
 
@@ -251,8 +245,7 @@ def sessions(target: Target, filter: MemoryFilter, limit: int, after: str | None
     """
     with open_memory(target, "sessions") as memory:
         page = memory.sessions(filter, limit, after)
-    if target.as_json:
-        print_document(page)
+    if printed_json(target.as_json, page):
         return
     rows = [
         (one.last, one.memories, one.runs, one_line(one.title)[:_TITLE_CHARS], one.session_id) for one in page.sessions
@@ -282,8 +275,7 @@ def map_memories(target: Target, limit: int) -> None:
     """
     with open_memory(target, "map") as memory:
         found = memory.map(limit)
-    if target.as_json:
-        print_document(found)
+    if printed_json(target.as_json, found):
         return
     figures = {
         "memories with a position": f"{len(found.ids)} of {found.total}",

@@ -45,10 +45,15 @@ def print_document(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def print_done(as_json: bool, document: object, sentence: str) -> None:
+def printed_json(as_json: bool, document: object) -> bool:
+    """Print the document if `as_json`; return whether this is so."""
     if as_json:
         print_document(document)
-    else:
+    return as_json
+
+
+def print_done(as_json: bool, document: object, sentence: str) -> None:
+    if not printed_json(as_json, document):
         click.echo(plain(sentence))
 
 

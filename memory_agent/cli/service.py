@@ -12,7 +12,7 @@ from memory_agent.cli.command import settings_words
 from memory_agent.cli.failure import Failure, confirm, note
 from memory_agent.cli.group import FailureGroup
 from memory_agent.cli.options import UNUSED, Target, options_where_user
-from memory_agent.cli.render import plain, print_document
+from memory_agent.cli.render import plain, printed_json
 
 _STOP_WITHIN_S = 60.0
 
@@ -42,8 +42,7 @@ def stop(target: Target, timeout: float) -> None:
     from memory_agent.daemon.stopping import stop_daemon
 
     hint = stop_daemon(target.layout, timeout)
-    if target.as_json:
-        print_document({"is_stopped": True, "hint": hint})
+    if printed_json(target.as_json, {"is_stopped": True, "hint": hint}):
         return
     click.echo(f"the daemon of {target.data_dir} has stopped")
     if hint:
@@ -154,8 +153,7 @@ def remove(target: Target, dry_run: bool, yes: bool) -> None:
 
 
 def _print(target: Target, done: Done, *notes: str) -> None:
-    if target.as_json:
-        print_document(done)
+    if printed_json(target.as_json, done):
         return
     for line in notes:
         note(line)

@@ -15,7 +15,7 @@ from memory_agent.cli.command import Group
 from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import emit, plain, print_document, print_figures, size
+from memory_agent.cli.render import emit, plain, print_document, print_figures, printed_json, size
 from memory_agent.embedders.cache import ModelStatus, advise, fetch_model, model_status
 from memory_agent.embedders.weights import BUNDLED
 from memory_agent.errors import SettingsError
@@ -91,8 +91,7 @@ def _settings(target: Target, folder: Path | None) -> EmbedderSettings:
 
 
 def _print_model(found: ModelStatus, settings: EmbedderSettings, as_json: bool) -> None:
-    if as_json:
-        print_document(found)
+    if printed_json(as_json, found):
         return
     figures = msgspec.structs.asdict(found) | {"graph_bytes": size(found.graph_bytes) if found.graph_bytes else ""}
     print_figures("model", {name.replace("_", " "): value for name, value in figures.items() if value})

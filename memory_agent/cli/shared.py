@@ -28,6 +28,7 @@ from memory_agent.cli.render import (
     print_document,
     print_memory,
     print_table,
+    printed_json,
     size,
     without_vector,
 )
@@ -77,8 +78,7 @@ def offered(target: Target) -> None:
     """
     with open_memory(target, "offered") as memory:
         found = memory.shared.offered()
-    if target.as_json:
-        print_document(found)
+    if printed_json(target.as_json, found):
         return
     rows = (
         (one.offered_at, one.content.access_policy, one.proposed_as or "", one.content.item_id, one.content.title)
@@ -134,9 +134,7 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
         raise click.UsageError("specify either a RATING from 0 to 1 or --take-back")
     with open_memory(target, "rate") as memory:
         figures = memory.shared.rate(item_id, rating, version)
-    if target.as_json:
-        print_document(figures)
-    else:
+    if not printed_json(target.as_json, figures):
         did = "withdrew the rating" if take_back else f"rated {rating:g}"
         click.echo(f"{did}; everybody sees: {', '.join(worth(figures))}")
         if not figures.raters:
@@ -154,8 +152,7 @@ def published(target: Target) -> None:
     """
     with open_memory(target, "published") as memory:
         items = memory.shared.published()
-    if target.as_json:
-        print_document([without_vector(item) for item in items])
+    if printed_json(target.as_json, [without_vector(item) for item in items]):
         return
     columns = ("published", "type", "version", "for", "figures", "file", "id", "title")
     total = f"{counted(len(items), 'item')}, {size(sum(item.size_bytes for item in items))}"
@@ -180,9 +177,8 @@ def search(target: Target, text: str, **fields: Any) -> None:
     """
     with open_memory(target, "search_shared") as memory:
         found = memory.shared.search(read_text(text), **fields)
-    if target.as_json:
-        print_document([{**msgspec.to_builtins(one), "item": without_vector(one.item)} for one in found])
-    else:
+    documents = [{**msgspec.to_builtins(one), "item": without_vector(one.item)} for one in found]
+    if not printed_json(target.as_json, documents):
         _print_items(found)
         emit(Text(counted(len(found), "item"), style="dim"))
 
@@ -199,9 +195,7 @@ def show(target: Target, item_id: str) -> None:
     """
     with open_memory(target, "shared_item") as memory:
         item = memory.shared.item(item_id)
-    if target.as_json:
-        print_document(without_vector(item))
-    else:
+    if not printed_json(target.as_json, without_vector(item)):
         _print_items([FoundItem(item=item, score=None, sona_score=0.0)], is_ranked=False)
 
 
@@ -286,9 +280,7 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
         sys.stdout.buffer.write(found.data)
         return
     write_private(out, found.data)
-    if target.as_json:
-        print_document({"file": str(out), "attachment": found.attachment})
-    else:
+    if not printed_json(target.as_json, {"file": str(out), "attachment": found.attachment}):
         click.echo(f"wrote {out}: {file_facts(found.attachment)}")
 
 

@@ -11,7 +11,7 @@ from memory_agent.cli.access import note_unknown_user, open_memory
 from memory_agent.cli.command import Group
 from memory_agent.cli.failure import confirm
 from memory_agent.cli.options import STANDARD_STREAM, Target, check_output, daemon_options
-from memory_agent.cli.render import print_document, print_done, print_figures, size
+from memory_agent.cli.render import print_done, print_figures, printed_json, size
 from memory_agent.records.trajectories import GateEvidence, SonaStatus
 from sona import HARM_THRESHOLD, SHADOW_LESSONS
 
@@ -53,9 +53,7 @@ def status(target: Target) -> None:
     """
     with open_memory(target, "sona_status") as memory:
         found = memory.sona.status()
-    if target.as_json:
-        print_document(found)
-    else:
+    if not printed_json(target.as_json, found):
         print_status(found)
 
 

@@ -21,6 +21,7 @@ from memory_agent.cli.render import (
     print_done,
     print_figures,
     print_table,
+    printed_json,
     shortened,
 )
 from memory_agent.errors import InvalidInputError
@@ -180,9 +181,7 @@ def show(target: Target, run_id: str) -> None:
         words = {} if run is None or target.as_json else _words_of(memory, run)
     if run is None:
         raise InvalidInputError("run", f"{run_id} is not known")
-    if target.as_json:
-        print_document(run)
-    else:
+    if not printed_json(target.as_json, run):
         print_run(run, words)
 
 
@@ -284,9 +283,7 @@ def feedback(target: Target, recall_id: str, **fields: Any) -> None:
         raise click.UsageError("specify --used, --quality or --comment")
     with open_memory(target, "feedback") as memory:
         report = memory.feedback(recall_id, **fields)
-    if target.as_json:
-        print_document(report)
-    else:
+    if not printed_json(target.as_json, report):
         print_report(report, waits=quality is not None and report.quality is None)
 
 

@@ -23,7 +23,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.fields import FURTHER_FILTERS, filter_options
 from memory_agent.cli.options import STANDARD_STREAM, Target, check_output, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import counted, print_document
+from memory_agent.cli.render import counted, print_document, printed_json
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.records.memories import MemoryFilter
 
@@ -139,9 +139,7 @@ def import_memories(target: Target, file: Path) -> None:
                 raise
             place, reason = error.args
             raise InvalidInputError(place, f"{reason}; {_FORMS}") from error
-    if target.as_json:
-        print_document(imported)
-    else:
+    if not printed_json(target.as_json, imported):
         taken = counted(imported.taken, "memory", "memories")
         waiting = f", {imported.without_vector} of them without a vector" if imported.without_vector else ""
         left_out = f", {imported.unpublished} were unpublished here" if imported.unpublished else ""
@@ -217,9 +215,7 @@ def _present(target: Target, stored: StoredNotes) -> None:
 
 
 def _show(target: Target, stored: StoredNotes) -> None:
-    if target.as_json:
-        print_document(stored)
-    else:
+    if not printed_json(target.as_json, stored):
         for bad in stored.bad_places[:_MOST_PRINTED]:
             note(f"left out: {bad}")
         if stored.bad > _MOST_PRINTED:
