@@ -37,21 +37,22 @@ PUBLIC: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb is BY_NAME[verb.
 @cache
 def body_type(params: type[Params]) -> type[msgspec.Struct]:
     """Return the struct type of a request body with these parameters."""
-    fields: list[tuple[str, Any, Any]] = []
-    for field in msgspec.structs.fields(params):
-        if field.name in params.implied:
-            continue
-        if field.name == "event_id":
-            fields.append((field.name, str | None, None))
-        elif field.default_factory is not msgspec.NODEFAULT:
-            fields.append((field.name, field.type, msgspec.field(default_factory=field.default_factory)))
-        else:
-            default = msgspec.field() if field.required else field.default
-            fields.append((field.name, field.type, default))
+    stated = (field for field in msgspec.structs.fields(params) if field.name not in params.implied)
+    fields = [
+        (field.name, str | None, None) if field.name == "event_id" else same_field(field, field.type)
+        for field in stated
+    ]
     fields += [("user_id", UserId | None, None), ("deadline_ms", DeadlineMs | None, None)]
     return msgspec.defstruct(
         params.__name__.removesuffix("Params") + "Request", fields, kw_only=True, forbid_unknown_fields=True
     )
+
+
+def same_field(field: msgspec.structs.FieldInfo, type_: Any) -> tuple[str, Any, Any]:
+    """Return an entry for `msgspec.defstruct` with the field's name and default, and another type."""
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.name, type_, msgspec.field(default_factory=field.default_factory)
+    return field.name, type_, msgspec.field() if field.required else field.default
 
 
 def key_field(verb: Verb) -> str | None:

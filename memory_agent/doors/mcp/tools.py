@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.doors.bodies import decode_body, request_of, with_key
+from memory_agent.doors.bodies import decode_body, request_of, same_field, with_key
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import Kind, MemoryFilter, Provenance
@@ -145,17 +145,10 @@ def _verb_tool(
 def _some(struct: type[msgspec.Struct], names: list[str], types: dict[str, Any]) -> type[msgspec.Struct]:
     """Return a struct type with the named fields of `struct`; `types` overrides their types."""
     known = {field.name: field for field in msgspec.structs.fields(struct)}
-    fields: list[tuple[str, Any, Any]] = []
-    for name in names:
-        if name == EVERYWHERE:
-            fields.append((name, bool, False))
-            continue
-        field = known[name]
-        type_ = types.get(name, field.type)
-        if field.default_factory is not msgspec.NODEFAULT:
-            fields.append((name, type_, msgspec.field(default_factory=field.default_factory)))
-        else:
-            fields.append((name, type_, msgspec.field() if field.required else field.default))
+    fields = [
+        (name, bool, False) if name == EVERYWHERE else same_field(known[name], types.get(name, known[name].type))
+        for name in names
+    ]
     return msgspec.defstruct(struct.__name__, fields, kw_only=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
