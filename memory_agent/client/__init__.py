@@ -1,7 +1,7 @@
 """Clients of a daemon: `MemoryClient` blocks, `AsyncMemoryClient` awaits, `in_ray.ActorMemoryProvider` calls actors.
 
-`python -m ops.documents` generates their methods from the table of verbs. Read `blocking` first. `in_ray` is not
-exported, because it imports Ray.
+Their methods are those of `memory_agent.provider`, which `python -m ops.documents` generates from the table of verbs.
+Read `blocking` first. `in_ray` is not exported, because it imports Ray.
 """
 
 from __future__ import annotations

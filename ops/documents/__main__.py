@@ -13,7 +13,7 @@ import msgspec
 from memory_agent.doors.mcp.introduction import CATALOGUE
 from memory_agent.doors.mcp.tools import describe_catalogue
 from memory_agent.integrations import plugin_files, system_unit
-from ops.documents.clients import client_pages
+from ops.documents import clients
 from ops.documents.errors_page import errors_page
 from ops.documents.settings_page import settings_page
 
@@ -28,7 +28,7 @@ def make_pages() -> dict[Path, str]:
         OPS / "ERRORS.md": errors_page(meanings),
         OPS / "deploy" / "memory-agent.service": system_unit(),
         CATALOGUE: msgspec.json.format(msgspec.json.encode(describe_catalogue()), indent=1).decode() + "\n",
-        **client_pages(),
+        clients.FILE: clients.source(),
         **plugin_files(),
     }
 

@@ -19,6 +19,7 @@ from served_host import absent_embedder
 
 from memory_agent import ActorMemoryProvider, AsyncMemoryClient, Memory, MemoryClient
 from memory_agent.client import in_ray
+from memory_agent.client.async_methods import awaited
 from memory_agent.errors import InvalidInputError, ScopeMissingError
 from memory_agent.memory import Care
 from memory_agent.records.memories import MemoryRecord
@@ -81,8 +82,7 @@ def doors(served: Served) -> Iterator[dict[str, Any]]:
         return served.host.call_awake(user_id, method, params, deadline_ms)
 
     written: dict[str, Any] = {}
-    for kind in ("protocol", "async"):
-        exec(source(kind, (*VERBS, ROW)), written)
+    exec(source((*VERBS, ROW)), written)
     own: dict[str, Any] = {"data_dir": served.data_dir, "endpoint": served.gateway}
     clients: dict[str, Any] = {
         "blocking": MemoryClient("alice", **own),
@@ -93,8 +93,9 @@ def doors(served: Served) -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_ray, "ask_host", ask_host)
         for name, client in clients.items():
-            care = written["AsyncCareMethods" if name == "awaiting" else "CareProvider"]
-            client.care = type("CareMethods", (Asking, care), {})(client._ask)
+            care = written["CareProvider"]
+            counted = {"count": awaited(care.count)} if name == "awaiting" else {}
+            client.care = type("CareMethods", (Asking, care), counted)(client._ask)
         yield clients
         clients["blocking"].close()
         clients["in ray"].close()
