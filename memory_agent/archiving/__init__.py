@@ -1,7 +1,8 @@
 """Continuous archiving of users' stores to a folder or an object store, and their restoration on any machine.
 
 Read `chain` first (what is stored), then `user_archive` (writing), `restoration`, and `user_files` (writing and
-restoring on a node of a cluster). `placements` records the node of each user. `archived_journal` is the journal's copy.
+restoring on a node of a cluster). `placements` records the node of each user. `archived_journal` archives the relay's
+journal.
 """
 
 from memory_agent.archiving.archived_journal import archived_journal, restore_journal

@@ -1,4 +1,4 @@
-"""The copy of the relay's journal in the archive, and its restoration on another machine.
+"""Archives the relay's journal, and restores it on another machine.
 
 There is no lease; instead, each write detects whether another machine has taken over (`restoration.take_over`). A relay
 first writes a snapshot of the whole journal, because other commands may have changed the file while it was closed.
@@ -36,7 +36,7 @@ _NAME = "journal"
 _MARKER_FILE = "archived.json"
 _SCRATCH_FOLDER = "archiving"
 _LIMITS = Limits(pending_bytes=64 << 20, increments=50_000, share=1.0, least_bytes=64 << 20)
-"""One increment is written for each group of commits. Acks wait for snapshots, so these are rare."""
+"""One increment is written for each group of commits. Snapshots are rare, because acks wait for them."""
 _ADVICE = "restore it with memory-agent restore --from-archive, or delete the archive's folder journal to start over"
 
 
@@ -54,10 +54,10 @@ def archived_journal(settings: ArchiveSettings) -> ArchivedJournal | None:
 def restore_journal(
     settings: ArchiveSettings, folder: Path, journal: JournalSettings, cursors: Mapping[str, int] | None = None
 ) -> int:
-    """Restore the archived journal into `folder`, which must not exist. The relay that archived it can write no more.
+    """Restore the archived journal into `folder`, which must not exist. The relay that archived it can no longer write.
 
     From then on, that relay acknowledges no events, even if it was only disconnected. Returns the number of the last
-    event. `cursors`: the positions of consumers whose data was also lost; they continue from there. Durable on return.
+    event. `cursors`: for consumers whose data was also lost, the positions from which they continue. Durable on return.
     Needs no encryption keys. Raises `StoreError` if another relay keeps writing, `ArchiveUnavailableError`,
     `ArchiveDamagedError`, `SettingsError`, `InvalidInputError` and `JournalError`.
     """
@@ -154,7 +154,7 @@ def _as_relay_errors() -> Iterator[None]:
 
 def _objects(settings: ArchiveSettings) -> Objects:
     if not settings.url:
-        raise errors.SettingsError("archive.url", "must be set for a copy of the journal")
+        raise errors.SettingsError("archive.url", "must be set to archive the journal")
     return ObjectStore.open(settings).of_journal()
 
 

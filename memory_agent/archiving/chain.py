@@ -37,7 +37,7 @@ _position = struct.Struct(">QQ")
 
 
 class Restored(NamedTuple):
-    """The state that was restored. `continued` are the positions that the bases in its chain name."""
+    """The state that was restored. `continued` lists the positions that its bases continue."""
 
     position: Position
     digest: bytes

@@ -51,7 +51,7 @@ class ObjectStore:
             from fsspec.implementations.local import LocalFileSystem
         except ImportError as error:
             raise SettingsError("archive.url", "requires `pip install fsspec`") from error
-        always = {"use_listings_cache": False, "skip_instance_cache": True}  # other machines write, too
+        always = {"use_listings_cache": False, "skip_instance_cache": True}  # other machines also write
         try:
             files, root = url_to_fs(settings.url, **settings.options, **always)
         except ImportError as error:  # names the package to install
@@ -142,7 +142,7 @@ class Objects:
             except FileExistsError:
                 return False
             except OSError as error:
-                if error.errno == errno.EINVAL:  # how some servers report to `s3fs` that it exists
+                if error.errno == errno.EINVAL:  # `s3fs` reports this for some servers if the object exists
                     return False
                 raise
             return True
@@ -209,7 +209,7 @@ class Objects:
         may_be_missing: bool = False,
         undo: Callable[[], object] | None = None,
     ) -> _Result:
-        """Run an operation in a thread. `undo` is called if it succeeds after `ArchiveUnavailableError` was raised."""
+        """Run an operation in a thread. Calls `undo` if the operation succeeds after the time limit."""
         limit_s = self._timeout_s + size_bytes / SLOWEST_BYTES_PER_S
         deadline_s = time.monotonic() + limit_s
         done = Future[_Result]()
@@ -236,7 +236,7 @@ class Objects:
             return done.result()
         if may_be_missing and isinstance(failure, FileNotFoundError):
             raise failure
-        reason = failure.strerror if isinstance(failure, OSError) else None  # other messages may contain secrets
+        reason = failure.strerror if isinstance(failure, OSError) else None  # other errors may contain secrets
         raise ArchiveUnavailableError(f"{what}: {reason or type(failure).__name__}") from failure
 
     def _start(self, work: Callable[[], None]) -> None:

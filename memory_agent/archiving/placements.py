@@ -76,7 +76,7 @@ class Placements:
 
     def forget_erased(self, user_id: str) -> None:
         """Like `forget`, for a user who is being erased: a new user with this id gets a later epoch."""
-        self._least_epoch = max(self._least_epoch, self.of(user_id).epoch + 1)  # moves may set it ahead of the clock
+        self._least_epoch = max(self._least_epoch, self.of(user_id).epoch + 1)  # moves may advance it past the clock
         self.forget(user_id)
 
     def _write(self, user_id: str, placement: Placement) -> None:

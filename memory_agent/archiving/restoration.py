@@ -22,7 +22,7 @@ from relay.disk import DATA_FILE, StoredChange, flush, flush_tree
 
 _TRIES = 3
 _SEAL_TRIES = 20
-_AT_ONCE = 64  # objects read concurrently; together at most about half a snapshot
+_AT_ONCE = 64  # objects read concurrently; their total size is at most about half a snapshot
 _COPIED_BYTES = 1 << 20
 
 _Object = tuple[Position, chain.Kind]
@@ -134,7 +134,7 @@ def _sealed(objects: Objects, user_id: str, epoch: int) -> chain.Header:
         last, kind = parts[-1]
         try:
             start = objects.get_start(epoch, chain.object_name(last.number, kind), chain.HEADER_BYTES)
-        except FileNotFoundError:  # replaced by a snapshot
+        except FileNotFoundError:  # a snapshot has replaced it
             continue
         previous = chain.read_header(start, kind, last, user_id)
         position = Position(epoch, last.number + 1)
@@ -142,7 +142,7 @@ def _sealed(objects: Objects, user_id: str, epoch: int) -> chain.Header:
         if objects.create(epoch, chain.object_name(position.number, "increment"), content) and all(
             kind != "snapshot" or place < position for place, kind in _of_epoch(objects, epoch)
         ):
-            return header  # otherwise, the owner wrote first or has continued with a snapshot
+            return header  # otherwise, the owner wrote this number first, or continued with a snapshot
     raise StoreError(f"the archive of {user_id} is in use: another machine still writes to it")
 
 
@@ -206,7 +206,7 @@ class _Restoration:
         """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base.
 
         `next_links_to` is the digest in the object that follows them. A snapshot may have the same number as another
-        object; no object links to the one whose owner was superseded (`take_over`).
+        object. No object links to the one whose owner was superseded (`take_over`).
         """
         used: list[_Object] = []
         positions = [position for position, _ in parts]

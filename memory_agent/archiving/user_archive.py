@@ -28,9 +28,9 @@ class Limits(NamedTuple):
     """When to write a snapshot instead of an increment.
 
     If more than `pending_bytes` of changes are waiting in memory, they are dropped, and a snapshot is due. It is also
-    due after `increments` increments, after increments of more bytes than both `least_bytes` and `share` of the last
-    snapshot, or if the archive continues `continued` earlier epochs. `check_s`: how often to check that the objects of
-    those epochs still exist.
+    due if there are `increments` increments, if their total size exceeds both `least_bytes` and `share` of the last
+    snapshot's size, or if the archive continues `continued` earlier epochs. `check_s`: how often to check that the
+    objects of those epochs still exist.
     """
 
     pending_bytes: int = 8 << 20
@@ -65,7 +65,7 @@ class UserArchive:
         *,
         begun: chain.Header | None = None,
     ) -> None:
-        """`scratch`: a folder for temporary copies. `begun`: from `restoration.take_over`, without a lease."""
+        """`scratch`: a folder for temporary copies. `begun`: from `restoration.take_over`, if there is no lease."""
         self._is_contested = begun is not None
         self._objects = objects
         self._user_id = user_id
@@ -75,12 +75,12 @@ class UserArchive:
         self._copy: Copy | None = None
         self._derived: Sequence[Path] = ()
         self._sent_derived: _Versions = {}
-        self._continued: tuple[Position, ...] = ()  # the earlier owners' objects that `base` objects name
+        self._continued: tuple[Position, ...] = ()  # the earlier owners' positions that `base` objects name
         self._flushing = threading.RLock()
         self._noting = threading.Lock()
         self._pending: list[bytes] = []  # one item per transaction; guarded by `_noting`
         self._pending_bytes = 0
-        self._needs_snapshot = False  # instead of the pending changes; guarded by `_noting`
+        self._needs_snapshot = False  # a snapshot replaces the pending changes; guarded by `_noting`
         self._unsent: tuple[chain.Header, bytes] | None = None  # may already be stored, so it is sent again unchanged
         self._next_number = 0 if begun is None else 1
         self._last = Position(epoch, 0)
@@ -185,12 +185,12 @@ class UserArchive:
         return not all(self._is_kept(position) for position in self._continued)
 
     def _is_kept(self, position: Position) -> bool:
-        """Whether an earlier owner's object still exists. That owner may have deleted it late."""
+        """Whether an earlier owner's object still exists. A late request of that owner may have deleted it."""
         found = (chain.parse_name(name) for name in self._objects.names(position.epoch))
         return position.number in {name[0] for name in found if name is not None}
 
     def _drop_pending(self) -> None:
-        """Write a snapshot with the next flush instead of the pending changes."""
+        """Make the next flush write a snapshot instead of the pending changes."""
         with self._noting:
             self._pending, self._pending_bytes, self._needs_snapshot = [], 0, True
 
@@ -324,7 +324,7 @@ class UserArchive:
 
 
 def _versions(files: Sequence[Path]) -> _Versions:
-    """Return the versions of files that are replaced as a whole, by name, without missing files."""
+    """Return the version of each existing file by its name. Files are replaced as a whole."""
     found = {}
     for file in files:
         with suppress(FileNotFoundError):

@@ -62,7 +62,7 @@ class UserFiles:
         """Bring a sleeping user's files up to date. Return the receiver of their changes; None at home.
 
         `copy` copies the user's records into an empty folder, for a snapshot. Raises `FencedError` for a placement that
-        is over, and `ArchiveUnavailableError`, `ArchiveDamagedError` and `StoreError`.
+        has ended, and `ArchiveUnavailableError`, `ArchiveDamagedError` and `StoreError`.
         """
         folder = user_folder(self._data_dir, user_id)
         self.require_current(user_id, placement)
@@ -79,7 +79,7 @@ class UserFiles:
         return archive.note
 
     def require_current(self, user_id: str, placement: Placement) -> None:
-        """Raise `FencedError` if this placement is known to be over: a late request must not open the files."""
+        """Raise `FencedError` if this placement is known to have ended: a late request must not open the files."""
         folder = user_folder(self._data_dir, user_id)
         if self.is_home:
             known = read_placement(folder)
@@ -121,7 +121,7 @@ class UserFiles:
     def release(self, user_id: str, placement: Placement) -> Position | None:
         """Archive the files that a sleeping user has on the daemon's machine, and mark them as outdated; return the
         position in the archive. `discard` deletes them later. Returns None if there are none. Raises `FencedError` if
-        the placement is over or a memory was opened meanwhile, and the errors of `prepare`.
+        the placement has ended or a memory was opened meanwhile, and the errors of `prepare`.
         """
         folder, position = user_folder(self._data_dir, user_id), None
         self.require_current(user_id, placement)
@@ -195,7 +195,7 @@ class UserFiles:
         self._delete(folder)
         restored = self.copy_archived(user_id, placement, folder / RECORDS_FOLDER)
         if restored is not None:
-            with suppress(ArchiveUnavailableError, OSError):  # the store rebuilds what is missing
+            with suppress(ArchiveUnavailableError, OSError):  # the store rebuilds missing derived files
                 restore_derived(self._store.of_user(user_id), restored, folder)
         last = 0 if restored is None else restored.position.epoch - placement.epoch * EPOCHS_OF_ARCHIVE
         marker = _Marker(epoch=placement.epoch, openings=max(0, last), archived=restored)
