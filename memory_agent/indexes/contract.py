@@ -1,4 +1,4 @@
-"""The protocol of an index of one user's vectors, for all engines.
+"""The protocol of an index of one user's vectors, which every engine implements.
 
 An index contains *entries*: the vectors of a memory's passages, with the names and the time that filters use. It also
 stores its *position*, the last change of the store that it includes. After a crash between the commit of the store and
@@ -22,9 +22,9 @@ from memory_agent.errors import IndexUnusableError, InvalidInputError
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import IndexSettings
 
-COLUMNS = ("kind", "source", "session", "run", "channel", "agent")  # of an entry that filters and counts can use
+COLUMNS = ("kind", "source", "session", "run", "channel", "agent")  # of an entry, for filters and counts
 
-SCHEMA_VERSION = 1  # of the tables in every engine; other versions are rejected, because their filters may differ
+SCHEMA_VERSION = 1  # of every engine's tables; other versions are rejected, because their filters may differ
 
 
 class Entry(NamedTuple):
@@ -52,7 +52,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter: for each of the `COLUMNS` in `among`, one of the names; a time >= `since_us` and < `until_us`."""
+    """A filter: each column in `among` has one of the names, and `since_us` <= time < `until_us`."""
 
     among: Mapping[str, tuple[str, ...]] = {}
     since_us: int | None = None
@@ -84,7 +84,7 @@ class Hits(NamedTuple):
 
     @classmethod
     def of(cls, found: Iterable[tuple[int, float]] = ()) -> Hits:
-        """Return the hits of pairs of a row and a cosine distance."""
+        """Return hits from pairs of a row and its cosine distance."""
         pairs = list(found)
         distances = np.array([distance for _, distance in pairs], dtype=np.float32)
         return cls(np.array([row for row, _ in pairs], dtype=np.int64), 1 - distances)
@@ -127,8 +127,8 @@ class VectorIndex(Protocol):
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         """Add entries, or replace those with the same rows, and set the position. Durable on return.
 
-        Raises `IndexUnusableError` if a later opening has changed an index that several machines share. `begin` raises
-        it too; `delete` raises it if that opening is later than the one in the position that was set last. Raises
+        Raises `IndexUnusableError` if a later opening has changed an index that several machines share. So does
+        `begin`. `delete` raises it if that opening is later than the one in the position last set. Raises
         `InvalidInputError`, and changes nothing, for vectors whose width differs from the one that `begin` set.
         """
         ...
@@ -141,7 +141,7 @@ class VectorIndex(Protocol):
         """Return the `limit` passages nearest to `vector` (d,) that pass the filter; fewer only if no others pass.
 
         Raises `InvalidInputError` for a vector of a different width. With `timeout_s`, raises `TimeoutError` if the
-        search takes longer, and `IndexUnavailableError` instead of connecting to a database.
+        search takes longer, and `IndexUnavailableError` if it would first have to connect to a database.
         """
         ...
 

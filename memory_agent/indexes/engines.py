@@ -9,7 +9,7 @@ from memory_agent.errors import IndexUnusableError, SettingsError
 from memory_agent.indexes.contract import IndexOf, VectorIndex
 from memory_agent.settings import IndexSettings
 
-SHARED: Final = "pgvector"  # several users and machines share its database; others store vectors in the user's folder
+SHARED: Final = "pgvector"  # several users and machines share its database; other engines use the user's folder
 
 _MODULES: Final = {
     "sqlite-vec": ("memory_agent.indexes.sqlite_vec", "SqliteVecIndex", "sqlite-vec sqlcipher3"),

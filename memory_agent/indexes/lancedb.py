@@ -1,7 +1,8 @@
-"""An index in a LanceDB dataset in the user's folder, searched exactly.
+"""An index in a LanceDB dataset in the user's folder. Searches are exact.
 
 Each write adds a version of the dataset with its own files, which are merged after many writes. The position is a file
-beside the dataset, replaced after each write: a crash between the two only repeats the write. Vectors are float16.
+beside the dataset, replaced after each write. After a crash between the two, the write is repeated. Vectors are
+float16.
 
 d = dimensions.
 """
@@ -126,7 +127,7 @@ class LanceIndex:
                 self._table.optimize(cleanup_older_than=_AT_ONCE, delete_unverified=True)
 
     def interrupt(self) -> None:
-        """Do nothing: copying the dataset takes seconds."""
+        """Do nothing, because `compact` takes only seconds."""
 
     def clear(self) -> None:
         with self._using:

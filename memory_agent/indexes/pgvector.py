@@ -36,10 +36,10 @@ from relay import described
 from relay.locks import WAIT_FOR_EVER, holding
 
 _NAME = "pgvector"
-_MOST_DIMENSIONS = 4_000  # of a halfvec that HNSW can index
+_MOST_DIMENSIONS = 4_000  # the limit for an HNSW index of halfvec
 _EXPANSION_SEARCH = 100
 _GRAPH_TIMEOUT_S = 3_600
-_GRACE_S = 1.0  # longer than the server's own limit
+_GRACE_S = 1.0  # added to the server's own time limit
 _SEARCH_GRACE_S = 0.2  # a busy server needs a moment to cancel; closing the connection would fail other searches
 _CHECKED_EVERY_S = 0.02  # how often a wait for the server checks the clock
 _ENTRY_S = 0.1  # additional time for each entry of a write, because a graph may slow it down: 16 ms per vector
@@ -71,9 +71,9 @@ class PgvectorIndex:
         self._is_loaded = False
         self._guard = threading.Lock()
         self._compacting_in_turn = threading.Lock()
-        self._other: _Connection | None = None  # of `compact`
+        self._other: _Connection | None = None  # used by `compact`
         self._is_interrupted = False
-        self._opening = ""  # of the last position that was set
+        self._opening = ""  # the opening in the last position that was set
         self._passages = 0  # an upper bound; the table's rows are counted again before a graph is built
         self._table = _identifier(of.settings, _table_of(of.user_id))
 
@@ -178,7 +178,7 @@ class PgvectorIndex:
         if other is not None:
             with suppress(psycopg.Error):
                 other.cancel_safe(timeout=_GRACE_S)
-            other.answer_s = 0.0  # if the server is down
+            other.answer_s = 0.0  # ends a wait for a server that is down
 
     def clear(self) -> None:
         forget_user(self._settings, self._user_id)
@@ -212,7 +212,7 @@ class PgvectorIndex:
         return connection.execute(query, (name,)).fetchone() == (True,)
 
     def _are_few(self, connection: _Connection, condition: str, values: list[Any]) -> bool:
-        """Whether so few passages pass a filter that comparing all of them is faster than the graph."""
+        """Whether so few passages pass a filter that comparing all of them is faster than searching the graph."""
         most = self._settings.hnsw_from
         query = self._sql(f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {condition} LIMIT {most}) AS passing")
         return connection.execute(query, values).fetchone() != (most,)
@@ -416,8 +416,7 @@ class _Connection(psycopg.Connection[Any]):
     answer_s = _GRACE_S
 
     def limit(self, until_s: float | None) -> None:
-        """Let the next statement of this transaction run at most until `until_s`, if given. Raises `TimeoutError` if
-        that is past."""
+        """End the next statement of this transaction at `until_s`, if given. Raises `TimeoutError` if it is past."""
         if until_s is None:
             return
         left_ms = int(1000 * (until_s - time.monotonic()))

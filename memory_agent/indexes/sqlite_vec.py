@@ -30,7 +30,7 @@ from relay.locks import WAIT_FOR_EVER, holding
 FILE = "index.sqlite"
 
 _NAME = "sqlite-vec"
-_STEPS = 127  # quantisation steps per largest component
+_STEPS = 127  # the largest component of a vector becomes 127 or -127
 _CHECKED_EVERY = 10_000  # SQLite instructions between two checks of the clock: 2 ms
 _INDEXED = ("session", "run", "channel")
 _NAMES = ", ".join(f"{column} TEXT" for column in COLUMNS)
@@ -44,7 +44,7 @@ _SCHEMA = (
 _INSERT = f"INSERT INTO vectors VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
 
 _AWAY = (sqlite.SQLITE_BUSY, sqlite.SQLITE_LOCKED, sqlite.SQLITE_NOMEM, sqlite.SQLITE_FULL, sqlite.SQLITE_CANTOPEN)
-"""Transient errors, in which the file is not damaged."""
+"""Transient errors: the file is not damaged."""
 
 _positions = msgspec.msgpack.Decoder(described(Position))
 
@@ -117,7 +117,7 @@ class SqliteVecIndex:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def interrupt(self) -> None:
-        """Do nothing: copying the file takes seconds."""
+        """Do nothing, because `compact` takes only seconds."""
 
     def clear(self) -> None:
         with self._using:

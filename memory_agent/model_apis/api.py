@@ -44,16 +44,16 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 _FAILURES, _OPEN_S, _OPEN_LONGEST_S = 3, 1.0, 60.0
 _LONGEST_RETRY_AFTER_S = 3600.0
 _SHORT_WAIT_S = 1.0  # a call that times out sooner does not count as a failure of the provider
-_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}  # statuses that all calls would get; seconds of pause after each
+_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}  # statuses that any call would get; pause in seconds
 _UNAVAILABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _ADVICE = {
-    400: "the request was rejected; check the model and the settings next to it",
+    400: "the request was rejected; check {setting}.model and the other settings of {setting}",
     401: "the key was refused; set a valid one in {key}",
     402: "the account has no credit",
-    403: "the key may not use this model; check the rights of the key in {key}",
+    403: "the key may not use this model; check the permissions of the key in {key}",
     404: "no such model or path; check {setting}.model and {setting}.url",
     413: "a text is too long for this model",
-    422: "the request was rejected; check the model and the settings next to it",
+    422: "the request was rejected; check {setting}.model and the other settings of {setting}",
 }
 _OF_INPUT = frozenset({400, 413, 422, 500})
 _NAMES = ("code", "type", "status")
@@ -66,7 +66,7 @@ for _logger in ("httpx2", "httpcore2"):
 
 
 class _Failure(msgspec.Struct, frozen=True):
-    """A provider's error. Its name is in `code` or `type` for OpenAI and Anthropic, and in `status` for Gemini."""
+    """A provider's error. OpenAI and Anthropic name it in `code` or `type`, and Gemini in `status`."""
 
     error: Any = None
 
@@ -116,7 +116,7 @@ class ModelApi:
 
         def stop(_: object) -> None:
             if future.cancelled():
-                with suppress(RuntimeError):  # the loop is closed, and with it the call
+                with suppress(RuntimeError):  # the loop is closed, so the call has ended
                     loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
 
         with self._lock:  # so that `close` finds every call in the loop
@@ -182,7 +182,7 @@ class ModelApi:
     async def ask(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Answer:
         """Post `body` as JSON to `path` and return the answer, decoded as `kind`. Call this from within the loop.
 
-        Retries if the connection fails or the provider is overloaded, with backoff, within `timeout_s` (at most the
+        Retries with backoff if the connection fails or the provider is overloaded, for up to `timeout_s` (at most the
         endpoint's). Raises `ProviderUnavailableError` (try again later), `ProviderInputError` or a `ProviderError`.
         """
         limit_s = min(self.endpoint.timeout_s, self.endpoint.timeout_s if timeout_s is None else timeout_s)
@@ -210,7 +210,7 @@ class ModelApi:
         waits_s = self._circuit.admit()
         if waits_s:
             self._count(refused=1)
-            raise self._unavailable(f"not called for another {waits_s:.2g} s, because of: {self._counts.problem}")
+            raise self._unavailable(f"not called for another {waits_s:.2g} s, after an error: {self._counts.problem}")
         for attempt in range(_ATTEMPTS):
             if time.monotonic() >= ended_by_s:
                 raise TimeoutError
@@ -268,8 +268,8 @@ class ModelApi:
             raise ProviderError(self.endpoint.provider, reason) from None  # the cause contains parts of the answer
 
     def _problem(self, status: int, answer: bytes) -> str:
-        """Return the meaning of a status, with the provider's name for it, if that is a plain name."""
-        advice = _ADVICE.get(status, "redirects are not followed; set {setting}.url" if 300 <= status < 400 else "")
+        """Return what a status means, and the provider's name for the error if it is a plain name."""
+        advice = _ADVICE.get(status, "redirects are not followed; correct {setting}.url" if 300 <= status < 400 else "")
         text = advice.format(key=self.endpoint.key or "the settings", setting=self.endpoint.setting)
         names: list[str] = []
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -317,7 +317,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 class Circuit:
     """Rejects calls for a while after three consecutive failures, and then admits one as a probe. Thread-safe.
 
-    The pause doubles from 1 s to a minute. It is longer if the provider requests that.
+    The pause doubles from 1 s to a minute. It is longer if the provider requests a longer one.
     """
 
     def __init__(self) -> None:

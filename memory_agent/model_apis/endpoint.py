@@ -18,7 +18,7 @@ class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The API of a provider. A call may take `timeout_s` in total, unless it has a shorter limit of its own.
 
     `setting` is its table in the settings, and `provider` its name in errors. `key` refers to an environment variable,
-    as in `${OPENAI_API_KEY}`, or is empty. It is sent in the header `key_header`, after `key_scheme`.
+    as in `${OPENAI_API_KEY}`, or is empty. The key is sent in the header `key_header`, after `key_scheme`.
     """
 
     setting: str
@@ -60,7 +60,7 @@ def check_url(setting: str, url: str) -> None:
     try:
         parts = urlsplit(url)
         is_usable = bool(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
-    except ValueError:  # the port, or an IPv6 address
+    except ValueError:  # an invalid port or IPv6 address
         is_usable = False
     if not is_usable or "@" in parts.netloc or parts.query or parts.fragment:
         raise SettingsError(setting, "must be http(s)://HOST[:PORT][/PATH], without a key in it")

@@ -210,14 +210,14 @@ def _check_server(settings: JudgeSettings) -> None:
 
 
 def _checked(found: Selection, candidates: Sequence[Snippet], most: int) -> Selection:
-    """Return the selection. Raises `InvalidSelectionError` for anything but at most `most` different candidates."""
+    """Return the selection. Raises `InvalidSelectionError` unless it has at most `most` different candidates."""
     try:
         selection = msgspec.convert(msgspec.structs.asdict(found), described(Selection))
     except msgspec.ValidationError as error:
         raise InvalidSelectionError("is not a Selection") from error
     selected = set(selection.selected)
     if len(selected) < len(selection.selected) or not selected <= {snippet.id for snippet in candidates}:
-        raise InvalidSelectionError("selects memories that were not offered, or one twice")
+        raise InvalidSelectionError("selects a memory twice, or one that was not offered")
     if len(selected) > most:
         raise InvalidSelectionError(f"selects {len(selected)} memories, more than {most}")
     return selection

@@ -56,8 +56,8 @@ def prompt_of(query: str, candidates: Sequence[Snippet], most: int) -> Prompt:
 def schema_of(most: int) -> dict[str, Any]:
     """Return the JSON schema of a reply about `most` memories.
 
-    It names all of them, because providers compile each new schema. It does not bound lists and strings, because some
-    providers reject such bounds.
+    It always permits all `most` names, because providers compile each new schema. It does not bound lists and strings,
+    because some providers reject such bounds.
     """
     name = {"type": "string", "enum": [_name(place) for place in range(most)]}
     fields = {"selected": {"type": "array", "items": name}, "notes": {"type": "string"}}
@@ -67,7 +67,7 @@ def schema_of(most: int) -> dict[str, Any]:
 def read_reply(reply: str, candidates: Sequence[Snippet]) -> tuple[tuple[str, ...], str]:
     """Return the ids of the selected memories, without duplicates, and the notes.
 
-    Raises `InvalidSelectionError`, which contains no part of the reply, for anything but the requested JSON.
+    Raises `InvalidSelectionError`, which contains no part of the reply, unless the reply is the requested JSON.
     """
     try:
         found = _decoder.decode(reply)

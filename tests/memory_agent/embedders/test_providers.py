@@ -267,7 +267,7 @@ def test_opening_verifies_the_settings(provider: Provider) -> None:
         (hang, ProviderUnavailableError, "no complete answer"),
         (answer({}, 401), ProviderError, r"\$\{OPENAI_API_KEY\}"),
         (answer({"error": {"code": "model_not_found"}}, 404), ProviderError, "model_not_found.*embedder.model"),
-        (answer({}, 400), ProviderInputError, "settings next to it"),
+        (answer({}, 400), ProviderInputError, "other settings of"),
         (embeds(kind, ndim=8), ProviderError, "8 dimensions instead of 16; check embedder.dimensions"),
     ):
         provider.then(fault)
