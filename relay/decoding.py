@@ -16,7 +16,7 @@ _described: set[object] = set()
 
 
 def described(type_: T) -> T:
-    """Return `type_`. From now on, any number of threads may decode it.
+    """Return `type_`, which any number of threads may then decode.
 
     >>> msgspec.json.decode(b'{"x": 1}', type=described(dict[str, int]))
     {'x': 1}

@@ -65,7 +65,7 @@ class Future(Generic[Result]):
         return self._outcome if isinstance(self._outcome, Exception) else None
 
     def call_when_done(self, callback: Callable[[Future[Result]], object]) -> None:
-        """Call `callback` when the outcome is set, in the thread that sets it, or immediately if it is set."""
+        """Call `callback` when the outcome is set, in the thread that sets it, or immediately if it is already set."""
         with self._condition.lock:
             is_done = self._is_done
             if not is_done:

@@ -72,7 +72,7 @@ def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
     finally:
         try:  # noqa: SIM105 - an interrupt in `suppress` would come before the release
             lock.release()
-        except RuntimeError:  # it was not held
+        except RuntimeError:  # the lock was not held
             pass
 
 

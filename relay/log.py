@@ -112,7 +112,7 @@ def _is_standard_error(file: Path) -> bool:
 
 
 def rotate_log() -> None:
-    """Replace the log file if it is full. Log lines also do this, but other output to standard error does not."""
+    """Replace the log file if it is full. Log lines trigger it, but other output does not."""
     with contextlib.suppress(OSError):
         _stderr.rotate()
 

@@ -23,7 +23,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
 
     def leave() -> None:
         for stream in filter(None, (sys.stdout, sys.stderr)):
-            with suppress(OSError, ValueError):  # closed, or its reader has gone
+            with suppress(OSError, ValueError):  # the stream is closed, or its reader is gone
                 stream.flush()
         os._exit(status)
 

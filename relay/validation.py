@@ -12,7 +12,7 @@ from typing import Any
 
 from relay.errors import MalformedEventError
 
-SYSTEM_USER = "system"  # the user id under which conductors publish events; each belongs to the user of its run
+SYSTEM_USER = "system"  # the user id under which conductors publish events; each event belongs to the user of its run
 SHARED_USER = "shared-knowledge"
 """The user id of the store of shared items. No key can be created for this user. Each of its events names its
 `audience`, and only the key `local` may publish them.
@@ -65,7 +65,7 @@ def validate_owner(field: str, user_id: object) -> str:
 
 
 def validate_group_name(field: str, name: object) -> str:
-    """Return `name` if it may name an organisation or a tier. Raises `MalformedEventError` (with `field`)."""
+    """Return `name` if it is a valid organisation or tier name. Raises `MalformedEventError` (with `field`)."""
     if not isinstance(name, str) or not _GROUP_NAME.fullmatch(name):
         raise MalformedEventError(field, f"must be 1 to 64 ASCII letters, digits or ._-, not {_shown(name)}")
     return name

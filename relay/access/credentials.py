@@ -17,7 +17,7 @@ from relay.errors import KeyFileError, UnauthorizedError
 from relay.log import log
 
 PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
-"""How to pass a key to a command. Error messages quote it; the HTTP server replaces it."""
+"""How to pass a key to a command. Error messages quote this text; the HTTP server replaces it with its own."""
 _HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-agent keys create"
 
 

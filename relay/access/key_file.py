@@ -236,7 +236,7 @@ def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
 
 
 def validate_key_id(key_id: str) -> str:
-    """Return `key_id` if it may name a key. Raises `KeyFileError`."""
+    """Return `key_id` if it is a valid name for a key. Raises `KeyFileError`."""
     if not key_id or len(key_id) > 64 or not all(letter.isalnum() or letter in "._-" for letter in key_id):
         raise KeyFileError(key_id[:64], "a key's name must be 1 to 64 letters, digits or ._-")
     return key_id
@@ -257,7 +257,7 @@ def _local_token(data_dir: Path) -> str:
         token = ""
     except UnicodeDecodeError as error:
         raise KeyFileError(str(path), "is damaged: remove it to create a new one") from error
-    if not token:  # a client without a token presents an empty one
+    if not token:  # an empty token would admit clients that have none
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())
     return token

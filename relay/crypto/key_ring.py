@@ -54,7 +54,7 @@ class KeyRing:
     """
 
     def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
-        """`data_dir` is the folder that these keys encrypt. If set, keys are created only if it records this ring."""
+        """`data_dir`: the folder encrypted with these keys. If set, no keys are created unless it records this ring."""
         self.folder = folder
         self._data_dir = data_dir
         self._guard = threading.Lock()
@@ -156,8 +156,8 @@ class KeyRing:
     def destroy(self, user_id: str) -> bool:
         """Overwrite and remove a user's key; return False if there was none. Durable on return.
 
-        A kill in between leaves an overwritten file, which counts as missing. Only a copy of the folder can restore the
-        key. Old disk blocks may still contain its bytes. Raises `KeyFileError`.
+        If the process is killed in between, an overwritten file remains, which counts as missing. Only a copy of the
+        folder can restore the key. Old disk blocks may still contain its bytes. Raises `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
         >>> ring.destroy("alice"), ring.destroy("alice"), ring.has("alice")
@@ -326,7 +326,7 @@ def read_ring(data_dir: Path) -> bytes | None:
     except OSError as error:
         raise KeyFileError(str(path), str(error.strerror)) from error
     except (ValueError, RecursionError) as error:
-        advice = "is damaged: once the right keys folder is in place, remove it, and it is recreated"
+        advice = "is damaged: restore the right keys folder, then remove this file; it is recreated"
         raise KeyFileError(str(path), advice) from error
 
 

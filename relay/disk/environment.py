@@ -35,7 +35,7 @@ from relay.disk.transaction import (
 from relay.locks import ReadWriteLock, holding
 
 # Before a replacement, new transactions are blocked for up to this long while open ones end. Between attempts, they may
-# run for as long.
+# run for the same time.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
@@ -50,7 +50,7 @@ _DAMAGE = (
     lmdb.BadValsizeError,
 )
 _MARKERS, _MARKER = "encryption", b"key"
-_MARKER_VERSION = b"1"  # precedes the id of the key
+_MARKER_VERSION = b"1"  # stored before the id of the key
 _ADVICE = "nothing was changed; for details, run memory-agent verify; to restore a backup, run memory-agent restore"
 
 
@@ -131,8 +131,8 @@ class Environment:
         return opened
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """Read from a snapshot within the block. Do not write in it: the write may wait for a compaction that waits for
-        the block. Keep the block short, because a snapshot keeps old pages alive.
+        """Read from a snapshot within the block. Do not write inside it: the write may wait for a compaction that waits
+        for the block. Keep the block short, because a snapshot keeps old pages alive.
         """
         return self._begin(write=False)
 
@@ -281,9 +281,9 @@ class Environment:
     def compact(self, tries: int = 8) -> None:
         """Replace the file with a verified compact copy, without deleted data. Durable on return.
 
-        Writes wait; reads wait only while the file is replaced. A kill at any moment leaves either the old or the new
-        file. Raises `full`, `damaged`, and `TimeoutError` if open transactions have not ended after `tries` attempts of
-        2 s. Do not call it inside a `write` on the same thread.
+        Writes wait; reads wait only while the file is replaced. If the process is killed, either the old or the new
+        file remains. Raises `full`, `damaged`, and `TimeoutError` if open transactions have not ended after `tries`
+        attempts of 2 s. Do not call it inside a `write` on the same thread.
         """
         copy = room_for_copy(self.path)
         try:
@@ -393,7 +393,7 @@ class _Failures:
         self.map_size_bytes = map_size_bytes
 
     def translate(self, error: lmdb.Error) -> Exception:
-        # py-lmdb reports ENOSPC as DiskError, and other system errors only by their text.
+        # py-lmdb reports ENOSPC as DiskError; only the text of its errors identifies other system errors.
         if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or means_no_room(str(error), self.path):
             return self.errors.full(str(self.path), self.map_size_bytes)
         if isinstance(error, _DAMAGE):
@@ -411,7 +411,7 @@ class _Failures:
     def system_errors_translated(self) -> Iterator[None]:
         try:
             yield
-        except TimeoutError:  # of a lock, although an `OSError`
+        except TimeoutError:  # from a lock; it is also an `OSError`
             raise
         except OSError as error:
             raise self.of_system(error) from error

@@ -222,7 +222,7 @@ def _try_lock(path: Path) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_ino == _inode(path):  # otherwise it was replaced between open and lock
+        if os.fstat(descriptor).st_ino == _inode(path):  # otherwise, the file was replaced before it was locked
             return descriptor
     os.close(descriptor)
     return None

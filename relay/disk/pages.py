@@ -20,7 +20,7 @@ _HEADER_BYTES, _NODE_BYTES, _NUMBER_BYTES = 16, 8, 8
 _BRANCH, _LEAF, _OVERFLOW, _META = 0x01, 0x02, 0x04, 0x08
 _BIG, _TREE = 0x01, 0x02  # flags of a leaf node: value on overflow pages; root of another tree
 _NO_PAGE = (1 << 64) - 1
-_FIRST_PAGE = 2  # after the two meta pages
+_FIRST_PAGE = 2  # the first page after the two meta pages
 _DEEPEST = 32
 _TRIES = 100  # an attempt fails only if other processes commit twice between `begin` and the check
 _KINDS = _BRANCH | _LEAF | _OVERFLOW | _META
@@ -159,7 +159,7 @@ class _Walk:
             self._free(offset + key_bytes, flags)
 
     def _tree(self, name: str, tree: Tree) -> list[tuple[int, int, int]]:
-        """Check one tree. Return its leaf nodes if the tree lists databases or free pages."""
+        """Check one tree; return its leaf nodes if it lists databases or free pages, else nothing."""
         if tree.root == _NO_PAGE:
             self._require(name, tree.entries == 0, f"is empty, but should have {tree.entries} entries")
             return []

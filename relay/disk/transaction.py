@@ -85,7 +85,7 @@ class Transaction:
         return value
 
     def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
-        """Set `key` to `value`. `append` hints that `key` is greater than all other keys, to fill pages completely."""
+        """Set `key` to `value`. `append` hints that `key` is the greatest, so that pages are filled completely."""
         handle = self._databases[database]
         try:
             if not (append and self._transaction.put(key, value, db=handle, append=True, overwrite=False)):

@@ -1,8 +1,8 @@
 """Decodes and masks an event, and checks that the publisher's key may write for its user.
 
-Every event in the journal passes through this module. With a key for one user, that user is filled in, and an event
-that names another user is rejected. Events of `system` can only come from keys for all users. The caller checks the
-scope of the key.
+Every event in the journal passes through this module. If the key is for one user, an event without a user gets that
+user, and an event that names another user is rejected. Events of `system` can only come from keys for all users. The
+caller checks the scope of the key.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Submission(NamedTuple):
 
     @property
     def producer(self) -> Producer:
-        """The producer. Includes the key, so that no other key can use its id."""
+        """The producer. The key is included, so that no other key can use its id."""
         return self.principal.key_id, self.publish.producer_id
 
 

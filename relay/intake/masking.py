@@ -145,7 +145,7 @@ class Masker:
         numbers: dict[Any, int] = {}
         for name, value in fields.items():
             unique = shown = self._text(name, rows) if isinstance(name, str) else name
-            while unique in masked:  # equal masked names stay separate fields; the counter keeps this linear
+            while unique in masked:  # keeps fields with equal masked names apart, in linear time
                 numbers[shown] = numbers.get(shown, 1) + 1
                 unique = f"{shown}#{numbers[shown]}"
             masked[unique] = self._hidden(value) if _is_secret_field(name) else self._value(value, rows)
@@ -278,7 +278,7 @@ class _Literals:
     def rows_within(self, value: Any) -> Rows:
         """Return the rows with a literal in a nested value, or all rows if the value cannot be encoded as JSON."""
         try:
-            written = msgspec.json.encode(value)  # keeps literals unchanged: none contains a quote or a backslash
+            written = msgspec.json.encode(value)  # does not change literals: none contains a quote or a backslash
         except (TypeError, ValueError, OverflowError, RecursionError):
             return self._every
         return self.rows(written.decode())

@@ -1,8 +1,8 @@
 """The stored form of the journal's entries, counters and times: keys, values, checksums. Pure.
 
-A value is 8 bytes of XXH3 over key and content, then the content. So an entry under the wrong number is detected too.
-Numbers are 8 bytes, big-endian, so LMDB sorts them. The checksum of an encrypted entry is not encrypted, so damage is
-not mistaken for a missing key.
+A value consists of 8 bytes of XXH3 over its key and content, followed by the content. So an entry under the wrong
+number is detected too. Numbers are 8 bytes, big-endian, so LMDB sorts them. The checksum of an encrypted entry is not
+encrypted, so damage is not mistaken for a missing key.
 """
 
 from __future__ import annotations

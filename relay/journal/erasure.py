@@ -1,6 +1,6 @@
 """Erases events out of order, by user, session, run or id. Readers skip the missing numbers.
 
-As after retention, the ids of erased events stay known for `repeat_horizon_s`. An event whose key is missing can only
+The ids of erased events stay known for `repeat_horizon_s`, as after retention. An event whose key is missing can only
 be erased by its number, or together with all events of its user.
 """
 

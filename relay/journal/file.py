@@ -60,8 +60,8 @@ def open_copy(folder: Path, settings: JournalSettings) -> Environment:
 def skip_numbers(folder: Path, settings: JournalSettings) -> int:
     """Skip the next numbers of a journal that was restored from a copy, and return its last number.
 
-    The lost journal may have assigned them to events that were read but not copied. A reader would take new events with
-    these numbers for repeats. Durable on return. Raises `JournalError`.
+    The lost journal may have assigned them to events that were read but not copied. A reader would mistake new events
+    with these numbers for repeats. Durable on return. Raises `JournalError`.
     """
     with closing(open_file(folder, settings)) as environment, environment.write() as transaction:
         return add_to_counter(transaction, "last_seq", _SKIPPED_NUMBERS)

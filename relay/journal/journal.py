@@ -410,8 +410,8 @@ class Journal:
         """Rewrite the file, and then its copy, without deleted data. Durable on return.
 
         Writers wait while the copy is made and verified, readers only while the files are swapped. Raises
-        `JournalFullError` if the file does not fit on the disk twice, `TimeoutError` if a transaction does not end, and
-        `CopyUnavailableError`.
+        `JournalFullError` if the disk has no room for a second copy of the file, `TimeoutError` if a transaction does
+        not end, and `CopyUnavailableError`.
 
         >>> appended = journal.append(events, now)
         >>> erased = journal.erase_all(Erasable(user_id="alice", everything=True), now)
@@ -537,7 +537,7 @@ class Journal:
         return None if value is None else entries.number(value)
 
     def _consumers(self, transaction: Transaction) -> list[ConsumerState]:
-        last = transaction.last_key("events")  # greater numbers were erased, or skipped after a restoration
+        last = transaction.last_key("events")  # later numbers were erased, or skipped after a restoration
         last_seq = 0 if last is None else entries.number(last)
         states = [(name.decode(), entries.number(seq)) for name, seq in transaction.scan("consumers")]
         return [ConsumerState(name=name, seq=seq, lag=max(0, last_seq - seq)) for name, seq in states]

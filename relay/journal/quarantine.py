@@ -1,7 +1,7 @@
 """The quarantine of a journal: bytes that are not an event, and events that could not be handled, with the reason.
 
 Entries are never evicted. A full quarantine rejects and counts further bytes. Events from the journal (`seq`) always
-fit. A source is the intake or consumer that quarantined the bytes, and the user. Equal bytes of a source are stored
+fit. A source names the user, and the intake or consumer that quarantined the bytes. Equal bytes of a source are stored
 once.
 """
 

@@ -1,7 +1,7 @@
 """Encrypts and reads the entries of a journal (events, their ids, the quarantine), each with its user's key.
 
 User ids, numbers, times and sizes stay readable, so an entry whose key is missing can be deleted, erased and checked.
-Readers skip it like an erased entry.
+Readers skip such an entry as if it were erased.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class ServerSocket:
     def __init__(
         self, ingest: Sequence[str], feed: Sequence[str], queue_bytes: int, authenticator: CurveAuthenticator | None
     ) -> None:
-        """Bind, queueing at most `queue_bytes` per peer, but at least one message.
+        """Bind; at most `queue_bytes` are queued for each peer, but at least one message.
 
         CURVE endpoints need an `authenticator`, which is closed with the socket. Raises `RelayUnavailableError`.
         """
@@ -175,7 +175,7 @@ class ClientSocket(_Client[PlainSocket]):
     """A DEALER to the relay, which need not be running yet. Only `wake` is thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity, queue: int = 1_000) -> None:
-        """Connect, queueing at most `queue` messages. Raises `RelayUnavailableError` and `RelaySettingsError`."""
+        """Connect; at most `queue` messages are queued. Raises `RelayUnavailableError` and `RelaySettingsError`."""
         self._limits = Limits(queue, queue, _REPLY_BYTES)
         self._waker = Waker()
         super().__init__(endpoint, identity)

@@ -1,4 +1,4 @@
-"""A pool of idle sockets to one server, and a circuit breaker for when it does not answer."""
+"""A pool of idle sockets to one server, and a circuit breaker that limits waiting while it does not answer."""
 
 from __future__ import annotations
 

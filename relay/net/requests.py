@@ -40,7 +40,7 @@ class ReplySocket:
         self._is_stopped = False
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Return the next request, or None after `stop` or `timeout_s`. Waiting for other threads is not counted."""
+        """Return the next request, or None after `stop` or `timeout_s`, which excludes the wait for other threads."""
         with self._turn:
             deadline_s = time.monotonic() + timeout_s
             while not self._is_stopped:

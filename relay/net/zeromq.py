@@ -133,7 +133,7 @@ class Waker:
         return True
 
     def close(self) -> None:
-        descriptors, self._read, self._write = (self._read, self._write), -1, -1  # before they are reused
+        descriptors, self._read, self._write = (self._read, self._write), -1, -1  # before the system reuses them
         for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
