@@ -55,7 +55,7 @@ class Placements:
         return moved
 
     def note_archived(self, user_id: str, position: Position) -> None:
-        """Set the newest known state of the user's archive. Becomes durable with `save` or `move`."""
+        """Set the newest known state of the user's archive. `save` or `move` makes it durable."""
         placement = self.of(user_id)
         is_newer = placement.archived is None or position > placement.archived
         if is_newer and position.epoch // EPOCHS_OF_ARCHIVE == placement.epoch:

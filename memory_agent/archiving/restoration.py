@@ -40,8 +40,8 @@ def restore(
 
     `target` is the folder of the records. Objects of epochs before `since` are ignored. Returns None if there is no
     archive and `at_least` is None. Raises `ArchiveDamagedError` if objects are missing or damaged, or if the newest
-    state is older than `at_least`; `ArchiveUnavailableError`, `StoreFullError` and `StoreError`. Needs no encryption
-    key.
+    state is older than `at_least`. Also raises `ArchiveUnavailableError`, `StoreFullError` and `StoreError`. Needs no
+    encryption key.
     """
     if target.exists():
         raise InvalidInputError("target", f"{target} already exists")

@@ -95,7 +95,7 @@ class UserArchive:
         shutil.rmtree(scratch, ignore_errors=True)
 
     def start(self, copy: Copy, continues: chain.Restored | None = None, derived: Sequence[Path] = ()) -> None:
-        """Start to archive the open store. `continues`: the store was opened on the files that `restore` wrote.
+        """Start to archive the open store. `continues`: the result of the `restore` that wrote the store's files.
 
         Without `continues`, the first flush writes a snapshot. With it, all changes since the restore must have been
         noted. `derived` lists files that are computed from committed changes. They are archived on a best-effort basis.

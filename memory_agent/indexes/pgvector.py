@@ -4,8 +4,8 @@ With a table per user, a missing condition cannot expose another user's memories
 vectors, and erasing a user drops the table. The table `users` contains each user's id, position and table. Vectors are
 stored as `halfvec`, which is float16 as in the records.
 
-Filters are SQL conditions. If few passages match, they are compared exactly, because a search of the graph of 100,000
-passages takes 226 ms with a filter that 5,000 match. A graph search that finds too few passages (`hnsw.iterative_scan`
+Filters are SQL conditions. If few passages match, they are compared exactly: with a filter that 5,000 of 100,000
+passages match, a search of the graph takes 226 ms. A graph search that finds too few passages (`hnsw.iterative_scan`
 ends after `hnsw.max_scan_tuples`) is repeated without the graph.
 
 d = dimensions.
@@ -40,7 +40,7 @@ _MOST_DIMENSIONS = 4_000  # the limit for an HNSW index of halfvec
 _EXPANSION_SEARCH = 100
 _GRAPH_TIMEOUT_S = 3_600
 _GRACE_S = 1.0  # added to the server's own time limit
-_SEARCH_GRACE_S = 0.2  # a busy server needs a moment to cancel; closing the connection would fail other searches
+_SEARCH_GRACE_S = 0.2  # a busy server needs time to cancel; closing the connection would make other searches fail
 _CHECKED_EVERY_S = 0.02  # how often a wait for the server checks the clock
 _ENTRY_S = 0.1  # additional time for each entry of a write, because a graph may slow it down: 16 ms per vector
 _COLUMNS = ("memory", *COLUMNS, "time_us", "embedding")
@@ -157,7 +157,7 @@ class PgvectorIndex:
         """Vacuum the user's table and, if it is large enough, build its graph, while searches continue."""
         name = f"{_table_of(self._user_id)}_graph"
         graph = f"CREATE INDEX CONCURRENTLY {name} ON {{table}} USING hnsw (embedding halfvec_cosine_ops)"
-        with self._compacting_in_turn:  # two at once fail: "tuple concurrently updated"
+        with self._compacting_in_turn:  # two compactions at once fail: "tuple concurrently updated"
             with self._transaction() as connection:
                 if not self._has_table:
                     return

@@ -1,7 +1,7 @@
 """Intake from an event table in an SQLite file that another program writes. The file is only read.
 
 The cursor advances in the transaction that appends the rows, so each row is journaled exactly once. Malformed rows are
-quarantined. A missing file or table is retried.
+quarantined. If the file or table is missing, reading is retried.
 """
 
 from __future__ import annotations
