@@ -32,8 +32,8 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers recalls from a separate empty memory, so that other reads do not return them. Must be used from a single
-    event loop."""
+    """Answers recalls from one empty memory and other reads from another, so that no read returns a recall. Must be
+    used from a single event loop."""
 
     def __init__(
         self,
@@ -59,8 +59,9 @@ class AbsentUsers:
     async def answer(self, user_id: str, verb: Verb, request: Request, rights: Rights = NO_RIGHTS) -> bytes | None:
         """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
 
-        Answers reads, and accepts feedback that names no memories for a recall answered here. Recording a step or the
-        end of a run raises `RunUnknownError`. A recall within a run is left to the user's memory, which must record it.
+        Answers reads. Accepts feedback on a recall answered here, if the feedback names no memories. Recording a step
+        or the end of a run raises `RunUnknownError`. A recall within a run is left to the user's memory, which must
+        record it.
         """
         if verb.name == "feedback":
             return self._feedback(user_id, decode(request.params, FeedbackParams))
@@ -98,7 +99,7 @@ class AbsentUsers:
             degraded = tuple(one for one in result.degraded if one == "global_unavailable")
             return msgspec.structs.replace(
                 result, degraded=degraded
-            )  # without memories, the other parts had nothing to find
+            )  # the other parts had no memories to search
         if isinstance(result, MemoryStats):
             return msgspec.structs.replace(result, user_id=user_id, disk_bytes=0)  # the files belong to the daemon
         if isinstance(result, msgspec.Struct) and "user_id" in result.__struct_fields__:

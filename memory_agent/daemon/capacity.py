@@ -51,10 +51,10 @@ def usable_memory_bytes(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
 def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capacity:
     """Return the capacity that the settings specify; `auto` depends on the machine's cores and memory.
 
-    Shared hosts leave two cores for the daemon's own process and the embedder. There are at most 32, because the
-    daemon's process spends 0.25 to 0.9 ms per request. Dedicated hosts isolate users: one per core, at least 8. At 100
-    MB each, all hosts fit into a quarter of the memory. With 8 clients, there were 95 recalls/s with 8 threads per
-    host, 88 with 4 and 83 with 16.
+    Shared hosts leave two cores for the daemon's own process and the embedder. At most 32 hosts are shared, because the
+    daemon's process spends 0.25 to 0.9 ms per request. Dedicated hosts isolate users; there is one per core, and at
+    least 8. At 100 MB each, all hosts fit into a quarter of the memory. With 8 clients, there were 95 recalls/s with 8
+    threads per host, 88 with 4 and 83 with 16.
 
     >>> capacity_of(DaemonSettings(shared_hosts=3), cores=2, memory_bytes=24 << 30)  # doctest: +NORMALIZE_WHITESPACE
     Capacity(dedicated_hosts=8, shared_hosts=3, spare_hosts=1, requests_in_flight=512, answer_threads=8,

@@ -1,6 +1,6 @@
 """The secrets of a daemon's cluster: a certificate authority for Ray's traffic, and a CURVE key pair for the hosts.
 
-DATA/cluster/ (0700) holds them. A machine that joins receives its own certificate and the pair over CURVE.
+They are stored in DATA/cluster/ (0700). A machine that joins receives its own certificate and the key pair over CURVE.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _VALID = timedelta(days=3650)
 _EARLIER = timedelta(days=1)  # for clocks that are behind
-_LOOPBACK = "127.0.0.1"  # Ray's processes on one machine may also use it
+_LOOPBACK = "127.0.0.1"  # Ray's processes on one machine may also connect through it
 _FILES = {
     "RAY_TLS_CA_CERT": "ca.pem",
     "RAY_TLS_SERVER_CERT": "ray.pem",

@@ -76,7 +76,7 @@ class Components:
     _doors: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = field(default=(), init=False)
 
     def open_doors(self, requests_in_flight: int, http: HttpDoor | None) -> None:
-        """Listen for requests. They are answered once `work` runs."""
+        """Listen for requests, which are answered once `work` runs."""
         credentials = Credentials(self.layout.data_dir)
         reception = Reception(self.service, credentials, requests_in_flight)
         self.requests, self.http = reception.requests, http

@@ -1,4 +1,4 @@
-"""Counts how often an event has crashed the daemon, if the daemon is one process."""
+"""Counts how often an event has crashed the daemon, if the daemon runs as one process."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ class Directory:
 
     On each node, the first users to wake get hosts of their own, up to `dedicated_limit`; the others share
     `shared_hosts` hosts. A waking user gets the host with the fewest busy users, then the fewest users; rendezvous
-    hashing breaks ties. With hashing alone, at least two of eight users would share one of eight hosts in 99.8 of 100
-    cases.
+    hashing breaks ties. With hashing alone, some of eight users on eight hosts would share a host in 99.8 % of cases.
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:

@@ -13,7 +13,8 @@ from relay.log import log
 
 _FULL = 2
 _ROOMY = 8
-"""A disk is full if less than `_FULL` times the stores' reserve is free, until `_ROOMY` times the reserve is free."""
+"""A disk becomes full when less than `_FULL` times the stores' reserve is free. It stays full until `_ROOMY` times the
+reserve is free."""
 
 
 class DiskRoom:
@@ -26,7 +27,7 @@ class DiskRoom:
         self._is_suspect = False
 
     def suspect(self) -> None:
-        """Make the next check write a test file, because a write failed although bytes may be free."""
+        """Make the next check write a test file, because a write failed even though the disk may have free space."""
         self._is_suspect = True
 
     def check(self, *, was_full: bool) -> bool:

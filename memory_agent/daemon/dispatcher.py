@@ -38,7 +38,10 @@ _BUFFER_BYTES = 64 << 20
 _IDLE_WAIT_S = 1.0
 _COMMIT_INTERVAL_S = 0.2
 _COUNTED_OF_ONE_USER = 200
-_NO_OWNER = "no key for all users has named the owner of its run or session: see daemon.owner_claims, on_behalf_of"
+_NO_OWNER = (
+    "no client with a key for all users has named the owner of its run or session: "
+    "see daemon.owner_claims, on_behalf_of"
+)
 
 Notice = Callable[[str, JournalEntry], None]
 
@@ -55,7 +58,7 @@ class Dispatcher:
         notice: Notice = lambda *_: None,
         archive_interval_s: float = 5.0,
     ) -> None:
-        """`notice` receives each event once its user is known, and after a restart, uncommitted events again."""
+        """`notice` receives each event once its user is known; a restart repeats uncommitted events."""
         self._archive_interval_s = archive_interval_s
         self._journal = journal
         self._hosts = hosts
@@ -203,7 +206,8 @@ class Dispatcher:
     async def forget(self, user_id: str, seqs: Iterable[int]) -> None:
         """Drop events that the journal erased; return when none of them is being ingested.
 
-        Waiting events are always read again, because a repeated erasure no longer yields the numbers.
+        Waiting events are always read again, because a repeated erasure no longer returns the numbers of the erased
+        events.
         """
         self._note_erased(seqs)
         for name in (user_id, SYSTEM_USER):

@@ -129,7 +129,7 @@ class DaemonEraser:
     async def finish(self, user_ids: Iterable[str]) -> None:
         """Complete the erasures of these users that have not reached the journal yet.
 
-        A crash interrupted them, or retention began them.
+        These erasures were interrupted by a crash, or begun by retention.
         """
         for user_id in user_ids:
             try:

@@ -1,5 +1,4 @@
-"""The daemon's figures in Prometheus' text format. Only this file imports `prometheus_client`; it is loaded at the
-first scrape.
+"""The daemon's figures in Prometheus' text format. Only this file imports `prometheus_client`, at the first scrape.
 
 A scrape reads counters, sends no request to a host, and wakes no user. Values of labels come from lists in the code or
 are names of machines, so that the number of time series is limited.
@@ -51,7 +50,7 @@ class Family:
 
 
 def exposition(status: DaemonStatus, stats: RelayStats | None, components: Components) -> str:
-    """Return all figures. Without `stats`, those of the relay and its journal are missing."""
+    """Return all figures. Without `stats`, the figures of the relay and its journal are missing."""
     hosts = components.hosts.figures()
     families = [
         *_of_answers(status, components),
@@ -147,11 +146,11 @@ def _of_parts(status: DaemonStatus, hosts: PoolFigures) -> Iterator[Family]:
     yield Family("part_restarts", "Restarts of a process of the daemon.", restarts, ("part",), "counter")
     resident = {(part.name,): part.resident_bytes for part in status.parts}
     resident["hosts",] = sum(host.resident_bytes for host in hosts.hosts)
-    yield Family("part_resident_bytes", "Resident memory; 0: counted as the daemon's.", resident, ("part",))
+    yield Family("part_resident_bytes", "Resident memory; 0 if it is counted as the daemon's.", resident, ("part",))
     numbers = {"used": len(hosts.hosts), "spare": hosts.spares}
     yield Family("hosts", "Host processes.", _listed(numbers, numbers), ("state",))
     yield Family("host_restarts", "Restarts of host processes.", _one(hosts.restarts), kind="counter")
-    yield Family("hosts_lost", "Hosts that ended for good, with their machine.", _one(hosts.lost), kind="counter")
+    yield Family("hosts_lost", "Hosts that were lost and are not restarted.", _one(hosts.lost), kind="counter")
 
 
 def _of_nodes(status: DaemonStatus) -> Iterator[Family]:
@@ -184,7 +183,7 @@ def _one(value: float) -> Values:
 
 
 def _listed(values: Mapping[str, float], names: Iterable[str]) -> Values:
-    """Return the values of all `names`, and of no others: 0 if nothing was counted."""
+    """Return a value for each of `names` and for no others: 0 if nothing was counted."""
     return {(name,): values.get(name, 0) for name in names}
 
 

@@ -176,7 +176,7 @@ class Workers:
         self._socket.close()
 
     def _work(self) -> None:
-        """An unexpected error ends the process: without its threads it would not answer again."""
+        """An unexpected error ends the process, because a process whose threads have ended answers nothing."""
         try:
             while not self._is_closed:
                 message = self._socket.receive(_POLL_S)
@@ -223,7 +223,8 @@ class Workers:
             return None
 
     def _reply(self, job: _Job) -> list[bytes]:
-        """Return the reply; after a bug, a fault and a traceback for the daemon's log, without the exception's text."""
+        """Return the reply or, after a bug, a fault and a traceback for the daemon's log (without the exception's
+        text)."""
         try:
             return [self._answer(job.request, job.body)]
         except Exception as error:  # noqa: BLE001 - a bug in one request must not end the process
@@ -440,11 +441,11 @@ class MemoryHost:
 
     def close(self) -> None:
         if self._reranker is not None:
-            self._reranker.close()  # first, because running recalls may wait for it
+            self._reranker.close()  # first, because running recalls may wait for the reranker
         for user_id in list(self._memories):
             try:
                 self.sleep(user_id)
-            except MemoryAgentError as error:  # it is closed, and its changes remain in its files
+            except MemoryAgentError as error:  # the memory is closed, and its changes remain in its files
                 log.warning("memory.not_archived", user_id=user_id, code=error.code)
 
     def _report(self, memory: Memory, now: datetime) -> None:
@@ -486,7 +487,7 @@ class MemoryHost:
             return self._memories[user_id]
 
     def _copy_records(self, user_id: str, folder: Path) -> None:
-        """An environment must not be opened twice in a process."""
+        """A process must not open the same LMDB environment twice."""
         memory = self._memories.get(user_id)
         if memory is not None:
             memory.copy_records(folder)

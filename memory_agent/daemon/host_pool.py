@@ -23,7 +23,7 @@ _AVOIDED_S = 10.0
 
 @dataclass(frozen=True)
 class Topology:
-    """The nodes of a cluster, with their cores, and where the users are. `lease_s`: see `keep_lease`."""
+    """The nodes of a cluster with their cores, and the placements of users. `lease_s`: see `keep_lease`."""
 
     nodes: Callable[[], Mapping[str, int]]
     placements: Placements
@@ -38,8 +38,8 @@ CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written
 class PoolFigures:
     """The figures of the hosts in use, the number of spares, and counts since the daemon started.
 
-    `lost` is the number of hosts that ended and were replaced. `calls` has the numbers of requests to model servers, by
-    part and by name in `CALLS`.
+    `lost` is the number of hosts that ended and were replaced. `calls` counts the requests to model servers, by part
+    and by name in `CALLS`.
     """
 
     hosts: tuple[HostFigures, ...] = ()
@@ -64,7 +64,7 @@ class HostPool:
         on_lost: Callable[[str], None],
         on_full: Callable[[str], None],
     ) -> None:
-        """`on_lost` receives a lost host on another node, and `on_full` a node whose disk became full."""
+        """`on_lost` takes the name of a lost host on another node, and `on_full` a node whose disk became full."""
         self._supervisor = supervisor
         self._spares_kept = spares_kept
         self._cluster = cluster

@@ -55,7 +55,7 @@ _OF_SHARED = "shared-knowledge"  # the host of shared items, a separate process
 
 @dataclass
 class _UserLock:
-    """Exists while a task holds it or waits for it."""
+    """The lock of a user, which exists while a task holds it or waits for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     holders: int = 0
@@ -77,7 +77,7 @@ class Watcher(Protocol):
 class Hosts:
     """The host processes and the users awake in them. Must be used from a single event loop.
 
-    If a host dies, a request is repeated within the deadline if it was not sent, or if its verb may be repeated.
+    When a host dies, a request that was not sent, or whose verb may be repeated, is repeated within its deadline.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Hosts:
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self._lost_users: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.calls_under_way = 0
-        """The number of running and waiting calls, without batches of events."""
+        """The number of running and waiting calls, excluding batches of events."""
         self._busy: defaultdict[str, int] = defaultdict(int)
         self._seating = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -249,7 +249,7 @@ class Hosts:
         except MemoryAgentError as error:
             log.warning("node.not_drained", node=node, code=error.code)
         if node in self.full_nodes():
-            self._pool.any_on(node)  # reports when there is room again
+            self._pool.any_on(node)  # this host reports when the disk has room again
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
         """Raises the errors of `call` and those of opening the memory."""

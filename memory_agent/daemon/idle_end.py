@@ -22,19 +22,20 @@ _LOOKS = 20
 """How often the daemon is checked during its idle time."""
 _LONGEST_LOOK_S = 15.0
 _SETTLE_S = 0.2
-"""How long requests of clients without the lock, such as those that name an endpoint, may take to be noticed."""
+"""Clients that name an endpoint do not take the lock. A request from one of them is noticed within this time."""
 _LIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NPROC)
 
 
 class Activity(NamedTuple):
-    """What a daemon does: `is_busy` is true during any work, and `mark` changes with each request and event."""
+    """What a daemon is doing: `is_busy` is true during any work, and `mark` changes with each request and event."""
 
     is_busy: bool
     mark: Hashable
 
 
 class IdleEnd:
-    """Waits until a daemon is idle. `observe` describes what it does now; `now` is a monotonic clock, in seconds."""
+    """Waits until a daemon is idle. `observe` returns what the daemon is doing; `now` is a monotonic clock, in
+    seconds."""
 
     def __init__(self, calls: int, idle_s: float, now: Callable[[], float] = time.monotonic) -> None:
         """`calls` is a file descriptor for `Layout.calls_lock`, which the caller closes after the daemon has ended."""
@@ -43,7 +44,7 @@ class IdleEnd:
         self._now = now
 
     async def wait(self, observe: Callable[[], Activity]) -> None:
-        """Return once the daemon has been idle for long enough, with the lock held: no local client may call it."""
+        """Return once the daemon has been idle for long enough. The lock is then held, and no local client may call."""
         since_s, mark = self._now(), observe().mark
         while True:
             await asyncio.sleep(min(self._idle_s / _LOOKS, _LONGEST_LOOK_S))

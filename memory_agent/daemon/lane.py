@@ -2,8 +2,8 @@
 
 A full lane drops further events and reads them from the journal later, so a slow user delays no other user. An event
 leaves the lane once it is durable in the memory or in quarantine, or if its encryption key was destroyed. If the memory
-is on another node, the lane keeps the number of the event until the memory is archived (`save`), and delivers the event
-again if the node is lost (`lost`).
+is on another node, the lane keeps the event's number until the memory is archived (`save`). If that node is lost, it
+delivers the event again (`lost`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LONGEST_PAUSE_S = 5.0
 _WAKE_DEADLINE_MS = 10_000.0
 _MOST_UNSAVED = 100_000
 _LOST_WEIGHT = 0.25
-"""The part of a crash for which the loss of a host with its lease counts, because its machine may have failed instead.
+"""The loss of a host whose lease ended counts as this fraction of a crash, because its machine may have failed instead.
 """
 _SAVED_POLL_S = 0.2
 
@@ -319,7 +319,7 @@ class Lane:
         return ahead if is_full and is_usable else []
 
     async def _handle(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> None:
-        """Deliver the batch. If this fails permanently, bisect it until the offending event is isolated."""
+        """Deliver the batch. If delivery fails permanently, bisect the batch until the offending event is isolated."""
         fault = await self._deliver(batch, ahead)
         if fault is None:
             return
@@ -347,8 +347,8 @@ class Lane:
     async def _deliver(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> MemoryAgentError | None:
         """Deliver the batch; return None, or the permanent error that prevented delivery.
 
-        Sends `ahead` once. If the host crashes on that message, this does not count as a crash of the batch, since
-        `ahead` may have caused it.
+        The first message contains `ahead`. If the host crashes on that message, the crash does not count against the
+        batch, since `ahead` may have caused it.
         """
         plain = IngestBatch(events=_numbered(batch), replay=batch[0].late)
         message = msgspec.structs.replace(plain, ahead=_numbered(ahead))

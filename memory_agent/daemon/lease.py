@@ -19,7 +19,7 @@ _RENEWALS = 6
 _MARGIN = 1.1
 """By how much the clock of a host may be slower than the daemon's."""
 _STOPPED = 0.25
-"""If the daemon's own timers are late by more than this share of a lease, the daemon was stopped."""
+"""If the daemon's own timers are late by more than this fraction of a lease, the daemon itself was suspended."""
 _START_S = 60.0
 
 
@@ -52,11 +52,11 @@ async def keep_lease(
     is_gone: Callable[[], bool],
     may_start: Callable[[], bool],
 ) -> None:
-    """Keep renewing a host's lease until it ends because the host has not replied.
+    """Renew a host's lease until the host no longer replies and the lease has ended.
 
     `renew` calls `Lease.renew` on the host, with a timeout in seconds as the last argument. `is_gone`: whether the
     process has ended, as far as this process knows. `may_start`: whether a host that has not replied yet may still
-    start. If the daemon itself was stopped, it has placed no user elsewhere: a host that replies again keeps its users.
+    start. A suspended daemon places no user elsewhere, so a host that replies again keeps its users.
     """
     written_s = 0.0
     deadline_s = time.monotonic() + _START_S

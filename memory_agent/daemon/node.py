@@ -218,7 +218,7 @@ class _NodeProcess:
     async def _ask(self, method: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
         call = BY_METHOD[method].call(arguments)
         endpoint = self._joining.endpoint
-        socket = AsyncRequestSocket(endpoint, self._joining.identity)  # a queued request would be late
+        socket = AsyncRequestSocket(endpoint, self._joining.identity)  # a queued request would be sent late
         try:
             frames = await socket.request(call.encode("", self._joining.token()), timeout_s)
         except UnavailableError as error:

@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def cluster_identity(curve: CurvePair | None) -> Identity:
     """Return the credentials for a host on another machine.
 
-    The pair is its server key and the only client key that it accepts.
+    The host uses the pair as its server key, and accepts it as the only client key.
     """
     return Identity() if curve is None else Identity(curve=curve, server=curve.public)
 

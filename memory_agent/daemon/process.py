@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
 
 _SWITCH_S = 0.001
-"""How long a thread waits for another thread that runs Python code: a fifth of the default."""
+"""The interval at which the interpreter switches threads: a fifth of the default."""
 _SCRAPE_S = 2.0
 
 
@@ -334,7 +334,7 @@ def ready_words(ready: Mapping[str, Any]) -> str:
 
 
 class Starting:
-    """Shows progress in a terminal while the daemon starts (the full form: 12 to 25 s). Silent for files and pipes."""
+    """Shows progress while the daemon starts (the full form: 12 to 25 s). Prints only to a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if stream.isatty() else None

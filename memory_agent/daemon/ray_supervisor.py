@@ -36,7 +36,7 @@ os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gcs keeps 5 KB per call, for 100,000 calls
 os.environ.setdefault(
     "RAY_worker_niceness", "0"
-)  # the default is 15; recalls would then wait for bulk embedding, which has 10
+)  # with the default, 15, recalls would wait for bulk embedding, whose niceness is 10
 try:
     import ray
 except ModuleNotFoundError as missing:
@@ -84,7 +84,7 @@ _SYSTEM_PROCESSES = (_GCS, "raylet")
 _GCS_LASTS_S = 10.0
 _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Saves the embedder 16 % of the processor time of a query, 11 % of a text (measured). glibc reads it at start."""
+"""Saves the embedder 16 % of the processor time per query, and 11 % per text (measured). glibc reads it at start."""
 _THREADS_FOR_RAY = 8
 _OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
 

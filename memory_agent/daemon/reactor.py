@@ -166,7 +166,8 @@ class Reactor:
 
 @dataclass(frozen=True)
 class Cause:
-    """An event that causes a recall before its deadline. Later causes of the same `document` wait for `pause_s`."""
+    """An event that causes a recall, whose block is due by the deadline. Later causes of the same `document` wait for
+    `pause_s`."""
 
     user_id: str
     seq: int
@@ -228,7 +229,7 @@ class TriggerQueue:
                 continue
             own = self._users.get(user_id, OrderedDict())
             due = [place for place, waiting in own.items() if waiting.due_s <= now_s]
-            if due:  # a conductor waits for the block for a message; a recall for a document takes longer
+            if due:  # an agent waits for the block for a message; a recall for a document takes longer
                 first = min(due, key=lambda place: own[place].cause.document is not None)
                 return self._taken(user_id, first, now_s)
         return None
