@@ -97,9 +97,7 @@ class AbsentUsers:
             if len(self._recalls) > _KEPT_RECALLS:
                 self._recalls.popitem(last=False)
             degraded = tuple(one for one in result.degraded if one == "global_unavailable")
-            return msgspec.structs.replace(
-                result, degraded=degraded
-            )  # the other parts had no memories to search
+            return msgspec.structs.replace(result, degraded=degraded)  # the other parts had no memories to search
         if isinstance(result, MemoryStats):
             return msgspec.structs.replace(result, user_id=user_id, disk_bytes=0)  # the files belong to the daemon
         if isinstance(result, msgspec.Struct) and "user_id" in result.__struct_fields__:

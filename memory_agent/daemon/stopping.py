@@ -25,7 +25,7 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
     if holder is None:
         raise UnavailableError(f"no daemon serves {layout.data_dir}")
     if not holder.version:
-        reason = f"process {holder.pid} uses {layout.data_dir}, but is not a daemon, or has an earlier version"
+        reason = f"process {holder.pid} uses {layout.data_dir}, but is not a daemon or runs an earlier version"
         raise DaemonRunningError(f"{reason}; wait for it, or end it yourself with: kill {holder.pid}")
     try:
         process = psutil.Process(holder.pid)
@@ -36,7 +36,7 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
     except (psutil.Error, OSError) as error:
         if layout.holder is None:  # the daemon has ended by itself
             return ""
-        reason = f"the daemon of {layout.data_dir} is not process {holder.pid} here, or belongs to another user"
+        reason = f"process {holder.pid} here is not the daemon of {layout.data_dir}, or belongs to another user"
         raise DaemonRunningError(f"{reason}; stop it in its container, or as its user") from error
     until_s = time.monotonic() + timeout_s
     while _is_running(process):

@@ -72,7 +72,7 @@ class Supervisor(Protocol):
     async def start(self, progress: Callable[[str], None]) -> Endpoints:
         """Start the relay, the embedder and what the hosts need; return their endpoints. Hosts are started on demand.
 
-        `progress` receives the name of each part before it starts. If this raises, the caller calls `stop`.
+        `progress` receives the name of each part before it starts. If this raises, the caller must call `stop`.
         """
 
     @property
@@ -95,7 +95,7 @@ class Supervisor(Protocol):
         """Return the states of the relay and the embedder."""
 
     async def watch(self) -> None:
-        """Wait until a part that cannot be restarted has failed. Then raises `UnavailableError` or the part's error."""
+        """Wait until a part that cannot be restarted fails, and raise `UnavailableError` or the part's error."""
 
     async def stop(self) -> None:
         """End all parts that were started. Nothing committed is lost, even if memories are still awake."""
@@ -183,7 +183,7 @@ class Host(ABC):
         """Return the process id. Raises the same errors as `keep_up`."""
 
     def end(self) -> None:
-        """End the host. Its memories should be asleep; if not, nothing committed is lost."""
+        """End the host. Its memories should be closed; if not, nothing committed is lost."""
         self._answers.close()
         self._batches.close()
         self._remove_sockets()
@@ -198,7 +198,7 @@ class Host(ABC):
 
     @property
     def restarts(self) -> int:
-        """How often the process was restarted and then used, derived from the number of connections to it."""
+        """How often the process was used after a restart, derived from the number of connections to it."""
         return max(0, *(self._connected[socket] - 1 for socket in ("answer", "ingest")))
 
     async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:
@@ -221,7 +221,7 @@ class HostConnection:
         self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
 
     async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
-        """Return the encoded reply. A traceback that the host adds to it, because of a bug there, is logged.
+        """Return the encoded reply. After a bug in the host, the reply contains a traceback, which is logged.
 
         Raises `HostDiedError`, `DeadlineExceededError`, and `UnavailableError` if the request was not sent.
         """

@@ -1,4 +1,4 @@
 """The daemon's interfaces: ZeroMQ, HTTP and MCP. Each passes its requests to the same `reception`.
 
-Read `reception` first, then `zmq`, the shortest door. Import modules, not this package.
+Read `reception` first, then `zmq`, the shortest door. Import the modules directly.
 """

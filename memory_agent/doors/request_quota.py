@@ -1,6 +1,6 @@
 """Divides request slots and buffered bytes among users, so that no user can take all of them. No I/O.
 
-A user may hold a quarter. One quarter is reserved for keys for all users, and one for keys for a single user.
+A user may hold a quarter of each. One quarter is reserved for keys for all users, and one for keys for a single user.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class RequestQuota:
 
 
 class ByteQuota:
-    """The bytes buffered for each user's requests (keys for all users count as one). Must be used from a single event
-    loop."""
+    """The bytes buffered for each user's requests (keys for all users count as one user). Must be used from a single
+    event loop."""
 
     def __init__(self, limit: int) -> None:
         """Share `limit` bytes; a user gets a quarter of them."""

@@ -33,7 +33,8 @@ class Forgetting:
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
-        """Delete memories that expired under each retention rule, and count them by rule; return how many existed."""
+        """Delete memories that have expired, given by retention rule. Count the deleted memories by rule; return their
+        number."""
         count = 0
         parts = (
             (rule, ids[at : at + _AT_ONCE]) for rule, ids in by_rule.items() for at in range(0, len(ids), _AT_ONCE)

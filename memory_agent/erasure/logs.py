@@ -162,8 +162,8 @@ def fingerprint(user_id: str, id_: str) -> str:
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
     """Append an erasure to the history of the folder's user. Durable on return. Raises `StoreError`.
 
-    With `once`, nothing is appended if the history has an equal entry that was appended after the intent was created,
-    unless its memories were imported again.
+    With `once`, nothing is appended if an equal entry was appended after the intent was created, and its memories were
+    not imported again.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):

@@ -24,7 +24,7 @@ from relay import SHARED_USER, Erased, journal_folder
 from relay.disk import flush
 
 _DOOMED = ".erased-"
-_removing = threading.Lock()  # an erasure also deletes what others have renamed, and folders that are then empty
+_removing = threading.Lock()  # an erasure also deletes folders that others renamed, and parents that are then empty
 
 
 def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSettings) -> None:

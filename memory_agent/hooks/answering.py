@@ -127,7 +127,7 @@ class _Hook:
 
     def _show(self, line: bytes, out: int) -> None:
         if line:
-            # The client would show a partial answer as text, or has exited.
+            # The client would show a partial answer as text. An error means that the client has exited.
             with self._deadline.whole(), suppress(OSError):
                 os.write(out, line)
 

@@ -46,7 +46,7 @@ class Deadline:
 
 
 def _started_s() -> float:
-    """Estimated if the system does not report it."""
+    """Return when the process started, estimated if the system does not report it."""
     now_s = time.monotonic()
     try:
         with open("/proc/self/stat") as stat:

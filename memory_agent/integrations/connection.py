@@ -101,7 +101,7 @@ class Connection:
     def apply(self, changes: list[Change]) -> None:
         """Write the files. Durable on return. Raises `OSError` and `ChangedMeanwhileError`.
 
-        Each file is replaced atomically and keeps its owner, its permissions and a symbolic link to it.
+        Each file is replaced atomically. Its owner, its permissions and a symbolic link to it are preserved.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):

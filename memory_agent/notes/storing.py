@@ -49,7 +49,7 @@ _IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", 
 
 
 class StoredNotes(msgspec.Struct, kw_only=True):
-    """Counts of stored notes. `bad_places` contains the first thousand bad places."""
+    """Counts of stored notes. `bad_places` lists the first thousand unreadable places."""
 
     files: int = 0
     added: int = 0
@@ -66,7 +66,7 @@ class StoredNotes(msgspec.Struct, kw_only=True):
 
 
 def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: str) -> StoredNotes:
-    """Store the notes of one file. Bad places are counted and do not affect other notes. Idempotent."""
+    """Store the notes of one file. Unreadable places are counted and do not affect other notes. Idempotent."""
     stored = StoredNotes(files=1)
     waiting = iter(notes)
     while batch := list(islice(waiting, _BATCH)):

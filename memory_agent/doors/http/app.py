@@ -80,7 +80,7 @@ EVENTS = "/v1/events"
 _MOST_PUBLISHING = 64
 _SIGN_IN_BYTES = 4096
 _ANYBODY = Principal("", "", frozenset())
-"""The principal for the quota of sign-in bodies, because their callers are not authenticated yet."""
+"""The principal whose quota sign-in bodies use, because their senders are not authenticated yet."""
 _NOT_SIGNED_IN = (
     "cannot sign in: the key is unknown or was revoked, or the ticket was used or has expired; "
     "enter the token of a valid key, or run memory-agent open again"
@@ -302,7 +302,8 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
-        """Return the owner of the requested run or session, whose blocks `system` receives, or None while unknown."""
+        """Return the owner of the requested run or session, or None while unknown. `system` follows the owner's
+        blocks."""
         named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
         asked = protocol.Request(
             method="owner",

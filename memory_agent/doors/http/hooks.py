@@ -34,7 +34,7 @@ LONGEST_MS = 60_000.0
 _LATE_MS = 5_000.0
 """How long a recall may take. A late block is given to the session's next hook.
 
-With a shorter deadline, a slow recall leaves out stages, and fewer blocks are in time (55 of 100 instead of 80,
+With a shorter deadline, a slow recall leaves out stages, and fewer blocks arrive in time (55 of 100 instead of 80,
 measured).
 """
 _MOST_LATE, _LATE_FOR_S = 256, 600.0
@@ -69,14 +69,15 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answered(NamedTuple):
-    """The status, and the hook's output when it is known: a line, or nothing."""
+    """The status, and the hook's output once it is known: a line, or nothing."""
 
     status: int
     line: Awaitable[bytes]
 
 
 class _Late(NamedTuple):
-    """A recall that missed the hook's deadline: when this happened, and the number of removals before it began."""
+    """A recall that missed the hook's deadline, the time of the deadline, and the number of removals before the recall
+    began."""
 
     recall: asyncio.Task[str]
     since_s: float
@@ -161,7 +162,8 @@ class HookDoor:
             return Batch(batch)
 
     def _waiting(self, principal: Principal) -> Waiting | None:
-        """Return the folder for events, or None if it is encrypted, or would be published with a different key."""
+        """Return the folder for events, or None if the data folder is encrypted or the caller's key is not the local
+        one."""
         layout = self._intake.layout
         return None if layout.is_encrypted or principal.key_id != LOCAL else Waiting(layout.hooks)
 

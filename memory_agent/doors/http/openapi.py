@@ -126,7 +126,7 @@ def _metrics() -> dict[str, Any]:
     return {
         "operationId": "scrape",
         "summary": "Return the daemon's figures, for Prometheus.",
-        "description": "As the verb metrics. Requires a key for all users with scope metrics.",
+        "description": "Same as the verb metrics. Requires a key for all users with scope metrics.",
         "tags": ["daemon"],
         "responses": _responses("The figures.", {"text/plain": {"schema": {"type": "string"}}}),
     }
@@ -161,7 +161,8 @@ def _text(parameter: str) -> dict[str, Any]:
 
 
 def _result(schema: Any) -> dict[str, Any]:
-    """Return the two forms of a result: JSON or, if `Accept` begins with that type, a stream that ends with it."""
+    """Return the two forms of a result: JSON or, if `Accept` begins with the type of an event stream, a stream that
+    ends with the result."""
     progress, failed = ({"$ref": _REF.format(name=type_.__name__)} for type_ in (WorkProgress, Problem))
     events = {"progress": progress, "result": schema, "problem": failed}
     return {"application/json": {"schema": schema}, EVENT_STREAM: {"schema": {"type": "string"}, "x-events": events}}

@@ -1,8 +1,8 @@
 """The HTTP server: the protocol of uvicorn, inside the daemon's event loop.
 
-The server class of uvicorn handles signals, which the daemon handles itself, and wakes up ten times a second. The
-protocol class gets limits on the time to receive a head, on connections, and on the time for which a client reads
-nothing.
+The server class of uvicorn handles signals, which the daemon handles itself, and wakes up ten times a second. A
+subclass of the protocol class limits the time to receive a head, the number of connections, and the time for which a
+client reads nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Server-sent events: journal entries, and the progress of long requests.
 
-The id of an event is its journal number, so that a client can continue with `Last-Event-ID`. It receives a `gap` for
-events that are no longer in the journal. When a client stops reading, so does its stream. Each stream reads from the
-relay with the caller's own key, and `JournalWatch` wakes it when there is more to read.
+The id of an event is its journal number, so that a client can continue with `Last-Event-ID`. The client receives a
+`gap` for events that are no longer in the journal. When a client stops reading, so does its stream. Each stream reads
+from the relay with the caller's own key, and `JournalWatch` wakes it when there is more to read.
 
 Compacting, erasing and rebuilding take a long time. With `Accept: text/event-stream`, they send `progress` events,
 which also keep proxies from closing the connection, and finally the result.

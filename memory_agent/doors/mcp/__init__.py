@@ -1,5 +1,5 @@
 """The Model Context Protocol (MCP), with which coding agents call tools over HTTP (`/mcp`) or standard input.
 
-Read `door` first. `stdio` is the process that a coding agent starts; it imports only `messages` and `introduction`, so
-import modules, not this package.
+Read `door` first. `stdio` is the process that a coding agent starts; it imports only `messages` and `introduction`. So
+import the modules directly.
 """

@@ -61,7 +61,7 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
 
 
 def _tier(memory: RetrievedMemory) -> dict[str, Any]:
-    """Return whether a shared memory is proven and has a file; {} for the user's own memories."""
+    """Return the fields of a shared memory that describe its reliability and file; {} for the user's own memories."""
     shared = shared_origin(memory)
     if shared is None:
         return {}

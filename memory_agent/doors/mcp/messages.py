@@ -22,7 +22,8 @@ HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
 
 MOST_BYTES = 1 << 20
-"""Maximum message size. The daemon decodes messages in its event loop; those that a model writes are far smaller."""
+"""Maximum message size. The limit keeps decoding in the daemon's event loop short; messages that a model writes are far
+smaller."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -42,7 +43,7 @@ VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
 IDEMPOTENCY_HEADER = "idempotency-key"
-"""An extension of the protocol: two calls with the same key are one call, which is executed once."""
+"""An extension of the protocol: two calls with the same key count as one call, which is executed once."""
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The methods that need the memory, each with the parameter that is repeated in the header `Mcp-Name`."""
 _ENCODED, _END = "=?base64?", "?="

@@ -40,7 +40,7 @@ from memory_agent.starting import Start, start_daemon
 from relay import described
 
 ANSWER_S = 15.0
-"""Each request's deadline. The daemon itself gives up after 10 s."""
+"""Each request's deadline. The daemon gives up on a request after 10 s."""
 _MOST_AT_ONCE = 32
 _PART_BYTES = 1 << 16
 _POLL_S = 0.05
@@ -59,7 +59,7 @@ class LocalDoor:
     def __init__(self, layout: Layout, token: str | None, say: Say, start: Callable[[], Start] | None = Start) -> None:
         """`token` is that of the caller's own key (None: the data folder's). `say` shows a line to the user.
 
-        `start` returns how to start a daemon; None means that no daemon is started.
+        `start` returns the options for starting a daemon; None means that no daemon is started.
         """
         self._layout = layout
         self._token = token
@@ -77,7 +77,7 @@ class LocalDoor:
             call = self._layout.call()
             if not self._layout.daemon_runs():
                 self.start()
-            elif call is not None and self._layout.served_for_s > _START_S:  # it is not ending
+            elif call is not None and self._layout.served_for_s > _START_S:  # the daemon is not ending
                 raise UnavailableError(_CLOSED)
             if time.monotonic() + _POLL_S >= until_s:
                 raise UnavailableError(
@@ -243,7 +243,7 @@ class _Request:
         exchange = self._exchange = Exchange(door, until_s)
         headers = {"Accept": "application/json, text/event-stream", **self.message.headers, **self._keyed}
         try:
-            if self.is_cancelled:  # for example while the daemon started, when `cancel` found no exchange
+            if self.is_cancelled:  # before there was an exchange, for example while the daemon started
                 return b""
             return self._answer(exchange.send(path, self._line, headers).receive())
         except TimeoutError as error:

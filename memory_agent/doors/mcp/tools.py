@@ -23,7 +23,7 @@ from memory_agent.version import VERSION
 Scope = Literal["user", "session", "run"]
 Fields = dict[str, Any]
 _OWN_WORDS: Fields = {"by_session": None, "by_run": None}
-"""For a recall that filters by session or run: it searches the session's own words instead of leaving them out."""
+"""Makes a recall that filters by session or run search the session's own words, which it would otherwise leave out."""
 EVERYWHERE = "everywhere"
 """The parameter that makes a tool also find memories outside the connection's channel."""
 PLANNED_RUNS = 2

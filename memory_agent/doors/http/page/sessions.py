@@ -74,7 +74,7 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_valid(self, now_s: float) -> bool:
         left_s = self.expires_s - now_s
-        return 0 < left_s <= 2 * _LASTS_S[self.kind]  # more time is left only if the clock was set back
+        return 0 < left_s <= 2 * _LASTS_S[self.kind]  # a longer time is left only if the clock was set back
 
 
 _Table = dict[str, _Sealed]
