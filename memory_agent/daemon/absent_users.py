@@ -134,7 +134,7 @@ class AbsentUsers:
 
 
 class _EmptyMemory(Memory):
-    """It logs nothing: the service logs the recall with the user's name."""
+    """Logs nothing, because the service logs the recall with the user's name."""
 
     def of(self, caller: Caller) -> Self:
         return self._for_caller(caller)

@@ -53,8 +53,8 @@ def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capa
 
     Shared hosts leave two cores for the daemon's own process and the embedder. At most 32 hosts are shared, because the
     daemon's process spends 0.25 to 0.9 ms per request. Dedicated hosts isolate users; there is one per core, and at
-    least 8. At 100 MB each, all hosts fit into a quarter of the memory. With 8 clients, there were 95 recalls/s with 8
-    threads per host, 88 with 4 and 83 with 16.
+    least 8. At 100 MB each, all hosts fit into a quarter of the memory. With 8 clients, 8 threads per host answered 95
+    recalls/s, 4 threads 88, and 16 threads 83.
 
     >>> capacity_of(DaemonSettings(shared_hosts=3), cores=2, memory_bytes=24 << 30)  # doctest: +NORMALIZE_WHITESPACE
     Capacity(dedicated_hosts=8, shared_hosts=3, spare_hosts=1, requests_in_flight=512, answer_threads=8,

@@ -34,7 +34,7 @@ _OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would e
 def embedder_arguments(settings: Settings, endpoint: str) -> tuple[str, ...]:
     """Return the arguments of the embedder process.
 
-    They contain only the names of its keys, because other users can read the arguments.
+    Keys are passed by name only, because other users can read the arguments.
     """
     parts = (settings.embedder, former_of(settings), settings.tracing)
     own, former, tracing = (msgspec.json.encode(one).decode() for one in parts)

@@ -23,11 +23,11 @@ class _Delivery(msgspec.Struct, frozen=True):
 
 
 class Deliveries:
-    """Notes in a file which events are being ingested, so that a crash of the process is counted against them.
+    """Records in a file which events are being ingested, so that a crash of the process is counted against them.
 
     With Ray, a crash ends only the host, and the lane counts it. Here it ends the lane as well, and a restarted daemon
-    would read the same events and crash again. So after a crash, the events of the noted batch are ingested one by one.
-    After `daemon.crashes_before_quarantine` crashes, an event is refused, and the lane quarantines it.
+    would read the same events and crash again. So after a crash, the events of the recorded batch are ingested one by
+    one. After `daemon.crashes_before_quarantine` crashes, an event is refused, and the lane quarantines it.
     """
 
     def __init__(self, folder: Path, most_crashes: int) -> None:
@@ -44,7 +44,7 @@ class Deliveries:
 
     @contextmanager
     def of(self, user_id: str, seqs: Sequence[int]) -> Iterator[None]:
-        """Note these events in a file inside the context. Raises `HostDiedError` if they must not be ingested now."""
+        """Record these events in a file inside the context. Raises `HostDiedError` if they must not be ingested now."""
         first, last = min(seqs), max(seqs)
         former = self._former.get(user_id)
         crashes = 0

@@ -13,7 +13,7 @@ from memory_agent.records.placement import HOME
 _BUSY_S = 30.0
 """How long after a request a user counts as busy."""
 _UNBALANCED = 2.0
-"""By how many awake users per core the nodes may differ."""
+"""The tolerated difference between nodes, in awake users per core."""
 
 
 @dataclass

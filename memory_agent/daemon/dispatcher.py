@@ -310,7 +310,7 @@ class Dispatcher:
                 log.warning("cursor.not_committed", code=error.code)
 
     async def _save_on(self) -> None:
-        """Archive the users on other nodes whose events are not archived yet."""
+        """Archive the memories on other nodes that contain events not archived yet."""
         while True:
             await asyncio.sleep(self._archive_interval_s)
             for user_id, lane in self._lanes.items():

@@ -103,7 +103,7 @@ def _of_journal(stats: RelayStats) -> Iterator[Family]:
     yield Family("journal_events_stored", "Events ever stored in the journal.", _one(journal.last_seq), kind="counter")
     yield Family("journal_events", "Events in the journal.", _one(journal.entries))
     yield Family("journal_file_bytes", "Size of the journal's file.", _one(journal.file_bytes))
-    yield Family("journal_used_bytes", "Part of the journal's file in use.", _one(journal.used_bytes))
+    yield Family("journal_used_bytes", "Bytes of the journal's file that are in use.", _one(journal.used_bytes))
     yield Family("journal_consumers", "Durable consumers of the journal.", _one(len(journal.consumers)))
     behind = max((consumer.lag for consumer in journal.consumers), default=0)
     yield Family("journal_consumer_lag_events", "Lag of the consumer that is furthest behind.", _one(behind))
@@ -124,7 +124,7 @@ def _of_users(status: DaemonStatus, hosts: PoolFigures) -> Iterator[Family]:
     )
     yield Family("memories", "Memories of awake users and shared items.", total("memories"))
     yield Family("memories_waiting", "Memories of awake users that wait to be embedded.", total("waiting"))
-    yield Family("store_bytes", "Files of awake users and shared items.", total("store_bytes"))
+    yield Family("store_bytes", "Size of the files of awake users and shared items.", total("store_bytes"))
 
 
 def _of_disk(components: Components) -> Iterator[Family]:

@@ -1,9 +1,9 @@
 """Leases: how long a host on another node may work without hearing from the daemon (Gray, Cheriton 1989).
 
 Each renewal repeats the time of the host's last reply, on the host's own monotonic clock. The host may work until that
-time plus the length of the lease. The daemon received the reply after the host wrote it. So when that length has passed
-on the daemon's clock since the reply, the lease has ended on the host. Clocks are not compared; only their speeds must
-be similar (`_MARGIN`).
+time plus the length of the lease. The daemon received the reply after the host wrote it. So once that length has passed
+on the daemon's clock since it received the reply, the lease has ended on the host. Clocks are not compared; only their
+speeds must be similar (`_MARGIN`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The supervisor of the full form: relay and embedder as child processes, hosts as Ray actors.
 
-Only this file imports Ray, which starts, names and restarts host processes, and carries calls to manage them. Requests
-and batches of events use the sockets of the host (`host`), which are five times as fast as calls through Ray. Ray never
-retries a task (`max_task_retries=0`), because the first attempt may have run: the dispatcher retries, and the store
-recognises repeats. An actor can outlive its raylet, so the store's own lock and epoch guarantee one writer.
+Only this file imports Ray, which starts, names and restarts host processes, and carries the calls that manage them.
+Requests and batches of events use the sockets of the host (`host`), which are five times as fast as calls through Ray.
+Ray never retries a task (`max_task_retries=0`), because the first attempt may have run: the dispatcher retries, and the
+store recognises repeats. An actor can outlive its raylet, so the store's own lock and epoch guarantee one writer.
 
 Any process that reaches a Ray cluster can run any code in it. So Ray's token and folder are private to the user, and
 Ray listens only on loopback, or demands certificates if other machines may join (ops/SECURITY.md).

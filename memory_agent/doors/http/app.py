@@ -111,7 +111,7 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` of request bodies, and as much of responses; a single body may be larger."""
+        """Buffer at most `bodies_bytes` of request bodies, and as many of responses; a single body may be larger."""
         self._reception = reception
         self._mcp = McpDoor(reception)
         self._hooks = HookDoor(reception, intake)
@@ -190,7 +190,7 @@ class Routes:
         return StreamingResponse(_only(answered.line), answered.status, media_type=_JSON)
 
     async def give_ticket(self, request: Request) -> Response:
-        """Return a ticket with which a browser signs in once. It is for the key of the request's bearer token."""
+        """Return a ticket with which a browser signs in once, with the key of the request's bearer token."""
         credential = _bearer(request)
         principal = self._reception.principal(credential)
         ticket = await asyncio.to_thread(self._sessions.give_ticket, principal.key_id, credential.token, time.time())
