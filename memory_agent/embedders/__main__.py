@@ -62,7 +62,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--endpoint", required=True, help="address to listen on, ipc:///path or tcp://127.0.0.1:*")
     parser.add_argument("--settings", default="null", help="the embedder's settings as JSON")
     parser.add_argument("--former", default="null", help="the former embedder's settings as JSON")
-    parser.add_argument("--tracing", default="{}", help="the settings of traces as JSON")
+    parser.add_argument("--tracing", default="{}", help="the tracing settings as JSON")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder for downloaded and built models")
     parser.add_argument("--package", default=PACKAGE, help="distribution that may contain the weights (empty for none)")
     parser.add_argument("--parent-pid", type=int, default=0, help="exit when this process is no longer the parent")

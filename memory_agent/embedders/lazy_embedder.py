@@ -105,7 +105,7 @@ class LazyEmbedder:
         raise EmbedderUnavailableError("the model is still being loaded")
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Like `Embedder.begin_query_words`, but a query that arrives while the embedder opens starts in `result`."""
+        """Like `Embedder.begin_query_words`, but while the embedder is opening, `result` starts the query."""
         if self._embedder is not None:
             return self._embedder.begin_query_words(text, timeout_s)
         check_text("text", text)
@@ -138,7 +138,7 @@ class LazyEmbedder:
     def close(self) -> None:
         """Close the embedder if it was opened here."""
         if self._opening is not None:
-            self._opening.join(_CLOSE_WAIT_S)  # a longer download is cut off when the process ends
+            self._opening.join(_CLOSE_WAIT_S)  # a download that takes longer is cut off when the process ends
         if self._embedder is not None and not self._given:
             self._embedder.close()
         if self.former is not None:
@@ -168,7 +168,7 @@ class LazyEmbedder:
 
 
 def _former_of(embedder: Embedder | None) -> Embedder | None:
-    """Return a client of the former embedder, if `embedder` is a client."""
+    """Return a client of the former embedder if `embedder` is itself a client, else None."""
     made: Embedder | None = getattr(embedder, "former", lambda: None)()
     return made
 

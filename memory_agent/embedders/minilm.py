@@ -2,8 +2,8 @@
 
 A run uses one thread, without spinning and without an arena (an arena never shrinks: 262 MB instead of 74, measured).
 Each run embeds one passage, never padded or batched: int8 scales are computed per run, so other texts in a batch would
-change the bits. The engine's graph optimiser is off: the exporter has already fused the operators, and an upgrade of
-the engine then changes no vectors. Telemetry is off.
+change the bits. The engine's graph optimiser is off: the exporter has already fused the operators, and without the
+optimiser an upgrade of the engine does not change the vectors. Telemetry is off.
 """
 
 from __future__ import annotations

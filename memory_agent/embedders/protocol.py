@@ -21,7 +21,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Embeddings = npt.NDArray[np.float32]
-_PARTS_WITH_PREFIXES, _RUNTIME = 6, 3  # number of parts of a stamp, and the place of the runtime among them
+_PARTS_WITH_PREFIXES, _RUNTIME = 6, 3  # the number of parts in a stamp, and the index of the runtime
 SERVER_RUNTIME = "api"  # prefix of the `runtime` of a model on a server
 
 Progress = Callable[[int, int], None]  # called with (done, total)

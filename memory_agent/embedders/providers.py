@@ -1,8 +1,9 @@
-"""Embed with a model behind a server's HTTP API: Ollama, OpenAI and servers with its API, and Gemini.
+"""Embed with a model behind a server's HTTP API: Ollama, OpenAI (and compatible servers), and Gemini.
 
 Vectors are checked before they are used: one for each text, all of the same width, finite and not zero. A text of more
-than `passage_chars` characters gets several vectors. If the server rejects a text as too long, its vector is the mean
-of its halves' vectors. When an embedder is opened, it embeds one word to verify the address, key, model and dimensions.
+than `passage_chars` characters gets several vectors. If the server rejects a text as too long, the text's vector is the
+mean of the vectors of its halves. When an embedder is opened, it embeds one word to verify the address, key, model and
+dimensions.
 
 Shapes: n texts, p passages of a text, d dimensions.
 """
@@ -210,7 +211,7 @@ class ProviderEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Send texts in batches or, with `timeout_s`, ahead of bulk work. Raises the same errors as the protocol."""
+        """Send texts in batches or, with `timeout_s`, one by one ahead of bulk work. Raises the protocol's errors."""
         if timeout_s is not None:
             return all_of([self.submit_awaited_text(text, timeout_s) for text in texts])
         sent = self.submit_texts(texts)

@@ -1,4 +1,4 @@
-"""A client of the node's embedder process that implements `Embedder`; does not import onnxruntime.
+"""An `Embedder` that calls the node's embedder process. It does not import onnxruntime.
 
 A request is retried with backoff until its timeout, so it survives a restart of the server. Retries cost little,
 because the server caches vectors. While the server does not respond, one query or count waits for it and the others
@@ -23,7 +23,7 @@ from memory_agent.tracing import current_span
 from relay.net import CircuitBreaker, RequestSockets
 
 _FIRST_WAIT_S = 1.0
-_LEAST_WAIT_S = 0.001  # sockets count in milliseconds, so this is too short for a retry
+_LEAST_WAIT_S = 0.001  # socket timeouts are whole milliseconds, so less is too short for a retry
 _CHUNK = 64
 _CHUNK_CHARS = 1 << 16
 _CHUNKS_SENT = 2
@@ -184,7 +184,7 @@ def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class _Request:
-    """A request in progress on its own socket, which is returned after the answer or when the request is deleted."""
+    """A request in progress. It returns its socket to the pool after the answer, or when it is deleted."""
 
     def __init__(self, sockets: RequestSockets, frames: wire.Frames, timeout_s: float, silence: CircuitBreaker) -> None:
         """Send `frames`. Raises `EmbedderUnavailableError` if sending fails, or if the timeout is below 1 ms."""

@@ -31,7 +31,7 @@ class SchemeChoice:
 
 
 def choose_scheme(setting: str, *, machine: str | None = None, flags: frozenset[str] | None = None) -> SchemeChoice:
-    """Resolve the setting `auto`, `int8` or `float32` for this processor. Raises `SettingsError` for any other."""
+    """Resolve the setting `auto`, `int8` or `float32` for this processor. Raises `SettingsError` otherwise."""
     kernels, why = _kernels((machine or platform.machine()).lower(), _cpu_flags() if flags is None else flags)
     if setting == "float32":
         return SchemeChoice("float32", "set in the settings", "float")

@@ -33,7 +33,7 @@ _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
 _LOOK_AGAIN_REFUSED_S = 10.0  # each attempt hashes the rejected file (90 MB) again
 _LOADING_S = 5.0
-_OPENING_S = 0.1  # during which other requests wait
+_OPENING_S = 0.1  # other requests wait meanwhile
 _MOST_TEXTS = 1024
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class ModelKeeper:
         self._settings = settings
         self._cache = cache
         self._package = package
-        self._opening = LazyEmbedder(None, settings)  # of a remote model, whose server may not answer
+        self._opening = LazyEmbedder(None, settings)  # opens a remote model, whose server may not answer
         self._embedder: ServedEmbedder | None = None
         self._problem: ModelError | None = None
         self._look_at = 0.0
@@ -62,7 +62,7 @@ class ModelKeeper:
     def embedder(self, wait_s: float = _OPENING_S) -> ServedEmbedder:
         """Return the embedder; look for a missing model again after a pause. Raises the last `ModelError`.
 
-        A server's model is opened in the background; `wait_s` limits the wait for it.
+        A model on a remote server is opened in the background; `wait_s` limits the wait for it.
         """
         if self._embedder is None and time.monotonic() >= self._look_at:
             self._look(wait_s)

@@ -3,7 +3,7 @@
 Every file is verified before use: the default model against the SHA-256 pinned here, any other model against
 `SHA256SUMS` in its folder, which contains the output of `sha256sum model.safetensors tokenizer.json config.json`. Only
 BERT encoders with absolute positions and exact GELU, pooled by mean or first token, are supported (MiniLM, BGE, GTE and
-E5 of the first generation), because a wrong guess would produce meaningless vectors.
+E5 of the first generation). Other models are rejected, because they would produce meaningless vectors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MODELS = {
     "e5-small-v2": "intfloat/e5-small-v2",
     "multilingual-e5-small": "intfloat/multilingual-e5-small",
     "multilingual-minilm": "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2",
-}  # short names, and repositories on the model hub
+}  # short names of models, and their repositories on the model hub
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):

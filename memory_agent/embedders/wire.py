@@ -59,8 +59,7 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The header of an error, or of an answer to `rows` texts, to a query (`words`, share `read`) or to a token
-    count."""
+    """The header of an answer: an error, `rows` texts, a query (`words`, share `read`), or a token count."""
 
     info: EmbedderInfo | None = None
     rows: int = 0
@@ -69,7 +68,7 @@ class Answer(msgspec.Struct, frozen=True):
     args: tuple[Any, ...] = ()
     words: tuple[str, ...] = ()
     read: float = 1.0
-    calls: ApiCounts | None = None  # to a provider; only in answers to `InfoQuestion`
+    calls: ApiCounts | None = None  # calls to a provider; only in answers to `InfoQuestion`
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,8 +1,8 @@
 """Convert text to token ids with the model's tokenizer file. This is the only file that imports `tokenizers`.
 
 Ids are never padded, because padding takes time and changes int8 results. To bound the cost of huge texts, the first
-passage is read from at most `CHARS_PER_TOKEN` characters per token (eight times the mean of English prose), and the
-whole text from at most 16 times as many.
+passage is read from at most `CHARS_PER_TOKEN` characters per token (eight times the mean of English prose), and all
+passages together from at most 16 times as many.
 
 Shapes: t tokens.
 """
@@ -26,7 +26,7 @@ from memory_agent.records.arguments import check_text
 
 CHARS_PER_TOKEN = 32
 _LEAST_PIECES = 600
-"""Pieces of a covered script; BERT's English vocabulary has 27,762 Latin, 488 Han, and at most 94 of any other."""
+"""Minimum of a covered script; BERT's English vocabulary has 27,762 Latin, 488 Han, and at most 94 of any other."""
 
 Ids = npt.NDArray[np.int32]
 
@@ -39,7 +39,7 @@ class Tokens:
     """
 
     def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
-        """`encoding` is the whole text; `start` is its first characters, from which the first passage is taken."""
+        """`encoding` encodes the whole text; `start` encodes its first characters, for the first passage."""
         self._encoding = encoding
         self.first = len(start)
         self.ids: Ids = np.array(encoding.ids, dtype=np.int32)
@@ -97,8 +97,7 @@ class WordPiece:
         return Tokens(found, start, self._room)
 
     def share_read(self, text: str, tokens: Tokens, count: int) -> float:
-        """Of the letters in the first `count` tokens of `text`, return the share that the vocabulary covers; 1 without
-        letters.
+        """Return the share of letters in the first `count` tokens that the vocabulary covers; 1 if there are none.
 
         Letters of a script with few pieces in the vocabulary are not covered, nor is any character of an unknown token,
         such as an emoji: the vectors of such texts resemble each other whatever the texts mean. Digits and punctuation

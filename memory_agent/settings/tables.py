@@ -26,7 +26,7 @@ Auto = Literal["auto"]
 KeyReference = Annotated[str, msgspec.Meta(pattern=r"^(\$\{\w+\})?$")]
 """The environment variable that holds a key, as in `${OPENAI_API_KEY}`, or "". A key itself is rejected."""
 HeaderReference = Annotated[str, msgspec.Meta(pattern=r"^(\w+ )?\$\{\w+\}$")]
-"""The same for a header, with the name of a scheme before it, as in `Bearer ${TOKEN}`."""
+"""Such a variable in a header, after the name of a scheme, as in `Bearer ${TOKEN}`."""
 
 
 class EmbedderSettings(
@@ -95,7 +95,7 @@ AnyEmbedder = EmbedderSettings | OllamaEmbedder | OpenAIEmbedder | GeminiEmbedde
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One user's records. The map is sparse: it bounds the store but does not reserve disk space."""
+    """One user's records. The LMDB map is sparse: it bounds the store but does not reserve disk space."""
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 16 << 30
     reserve_bytes: NonNegative = 4 << 20
@@ -178,7 +178,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the memory follows runs and learns from them. The weights scale with the spread of the scores; 0 is off."""
+    """How the memory follows and learns from runs. Weights scale with the spread of the scores; 0 means no effect."""
 
     mode: Literal["auto", "on", "off"] = "auto"
     association: Fraction = 0.5
@@ -233,7 +233,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Recalls triggered by events. The daemon publishes their blocks (`memory.recalled`)."""
+    """Recalls triggered by events. The daemon publishes the recalled blocks (`memory.recalled`)."""
 
     enabled: bool = True
     table: str = ""

@@ -220,7 +220,7 @@ def server_span(part: str, verb: str, traceparent: str = "", *, may_begin: bool 
 
 
 def client_span(part: str, verb: str) -> AnySpan:
-    """Return the span of a request to another part, a child of the current span. Without one, nothing is recorded."""
+    """Return the span of a request to another part, a child of the current span; without a current span, `NO_SPAN`."""
     outer = _current.get()
     return Span("client", part, verb, outer.trace_id, outer.id) if isinstance(outer, Span) else NO_SPAN
 

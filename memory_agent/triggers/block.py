@@ -25,7 +25,7 @@ class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Memories for one role about one event. `text` is meant for a prompt; it is "" if no memory is relevant.
 
-    `run_id` and `session_id` are those of the event, `trigger` is the row of the table. `quotes` are the ids of all
+    `run_id` and `session_id` are those of the event; `trigger` is the row of the table. `quotes` are the ids of all
     memories whose text or time the block shows; erasing one of them erases the block.
     """
 
