@@ -1,9 +1,9 @@
 """Finds memories used by similar past requests, even if their text does not resemble the new request.
 
 Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. A sum would rank
-frequently used memories high for unrelated requests. The caller weights the gain, because it harms the ranking if use
-does not recur. Lessons of failed runs have no weight: they raise no memory, but show whether use recurs (`comparison`).
-The state depends only on the lessons, bit for bit, and not on their order of arrival.
+frequently used memories high for unrelated requests. The caller weights the gain, because a gain harms the ranking if
+use does not recur. Lessons of failed runs have no weight: they raise no memory, but show whether use recurs
+(`comparison`). The state depends only on the lessons, bit for bit, and not on their order of arrival.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (pairs of lesson and memory), m = memories reached.
 """

@@ -11,13 +11,13 @@ a prediction of use and the nearest non-increasing prediction:
 The null hypothesis is that use depends only on position: using a memory instead of an unused one above it is never more
 likely than the reverse. Reveal the used memories in random order. Each is then drawn with probabilities that do not
 increase down the list of remaining memories. Its expected odds among them are at most 1, because the mean of the first
-m odds is at most 1 for every m. So the product of the odds of the first two, averaged over all orders, is a test
-martingale's factor, whatever determines p, as long as it is fixed before the uses are seen. If p is right, no other bet
-that is safe under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back,
-because no prediction is certain.
+m odds is at most 1 for every m. So the product of the odds of the first two, averaged over all orders, is a factor of a
+test martingale. This holds for any p that is fixed before the uses are seen. If p is right, no other bet that is safe
+under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back, because no
+prediction is certain.
 
-Boosts include uses by failed runs. These uses raise no memory in the learned ranking, but they show as well as other
-uses do whether a user's uses recur (decision 0020).
+Boosts include uses by failed runs. These uses raise no memory in the learned ranking, but they are equally good
+evidence of whether a user's uses recur (decision 0020).
 
 Shapes: k = memories in the answer.
 """
@@ -30,7 +30,7 @@ import numpy as np
 
 from sona.lesson import Array, Comparison
 
-WHOLE_BOOST = 100  # of a memory with a gain of 1 (`association.Reached.unweighted`)
+WHOLE_BOOST = 100  # the boost of a memory with a gain of 1 (`association.Reached.unweighted`)
 MOST_BOOST = 1_000  # earlier versions stored what past use adds to the score, in hundredths of the scores' spread
 _TRUST = 4.0
 _KEPT = 0.2

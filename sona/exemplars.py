@@ -21,7 +21,7 @@ NEWEST_SHARE = 0.75
 _SEED = 0
 _USUAL, _FULL = 0.5, 0.8
 MOST_USED = 64  # memories in a condensed exemplar: those with the highest credit
-HEAVIEST = 4.0  # a condensed exemplar, so that it does not outweigh similar lessons
+HEAVIEST = 4.0  # maximum weight of a condensed exemplar, so that it does not outweigh similar lessons
 
 
 class Exemplar(msgspec.Struct, frozen=True, array_like=True):

@@ -12,8 +12,8 @@ The first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so the learner is tur
 For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests count in TRIAL too, because earlier
 versions interleaved there.
 
-The opposite bet measures harm and turns the learner OFF at 20, both in TRIAL and in ON, where it counts only contests
-and restarts on entry. After a long run of wins, its wealth is too low to detect later harm soon. So in ON, a second bet
+The opposite bet measures harm and turns the learner OFF at 20, both in TRIAL and in ON. In ON, it starts anew and
+counts only contests. After a long run of wins, its wealth is too low to detect later harm soon. So in ON, a second bet
 restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns the learner OFF at
 400. If the learner is no better than chance, this takes at least 400 contests on average.
 
@@ -42,7 +42,7 @@ THRESHOLD = 28.0
 LATER_THRESHOLD = 140.0
 HARM_THRESHOLD = 20.0
 DRIFT_THRESHOLD = 400.0
-LONGEST_TRIAL = 500  # decided contests: 96 % are ON by then at a win rate of .6, 37 % at .55 (measured)
+LONGEST_TRIAL = 500  # decided contests; by then 96 % of learners with a win rate of .6 are ON, 37 % with .55 (measured)
 HOLDOUT = 0.1
 INTERLEAVED = 0.1
 _LOGS = [(math.log1p(bet), math.log1p(-bet)) for bet in (0.1, 0.2, 0.4, 0.8)]
@@ -68,8 +68,8 @@ class Evidence:
     lost: int
     tied: int
     evidence: float  # the wealth of the bet for the learner, which is turned ON at `threshold`
-    harm: float  # the wealth of the bet against it
-    drift: float  # the wealth of the restarting bet against it
+    harm: float  # the wealth of the bet against the learner
+    drift: float  # the wealth of the restarting bet against the learner
     threshold: float
     credited: int  # lessons with credit
     due: int  # credited lessons until the next TRIAL; 0 in TRIAL and ON

@@ -4,7 +4,7 @@ In each round a coin decides which ranking picks first; then each ranking adds i
 Kurup, Joachims 2008). A common prefix of both rankings is kept and credited to neither.
 
 The coins depend only on a key, so a recall can be recomputed in any process. The key, read as one integer modulo a
-prime, seeds a SplitMix64 stream (Steele, Lea, Flood 2014). An attacker who chooses keys can determine them.
+prime, seeds a SplitMix64 stream (Steele, Lea, Flood 2014). An attacker who chooses keys can determine the coins.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from sona.reasoning_bank import ReasoningBank
 CAPACITY = 512  # exemplars after a rebuild, which condenses older ones
 RESERVE = 128  # exemplars that may be added until the next rebuild
 REACH = 0.5
-"""The maximum shift of a query; memories whose scores differ by more than it times their distance keep their order."""
+"""Maximum shift of a query; memories keep their order if their scores differ by over this times their distance."""
 
 _NEAR, _KNOWN = 0.2, 0.6
 
@@ -278,7 +278,7 @@ class Learner:
         self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def count(self, lesson: Lesson, before: Fact | None = None) -> None:
-        """Add the lesson to facts, baselines, prior and gate; the gate receives only what is new since `before`.
+        """Add the lesson to the facts, baselines, prior and gate; the gate receives only what is new since `before`.
 
         >>> learner = Learner(ndim=4)
         >>> learner.count(lesson)

@@ -3,8 +3,8 @@
 The baseline of a kind is b = (6*.6 + sum q)/(6 + n), clipped to [.5, .8]. The weight of a trajectory is clip((q - b)/(1
 - b), 0, 1) * credit. Failures have weight 0.
 
-Qualities are counted in thousandths, because sums of floats depend on their order and do not cancel. Individual
-qualities are not stored, so remove only qualities that were added.
+Qualities are counted in thousandths, because float sums depend on the order of addition and are not undone exactly by
+subtraction. Individual qualities are not stored, so remove only qualities that were added.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Archive:
         self._purge_index()
 
     def compact(self) -> tuple[int, int]:
-        """Free the space of deleted memories in store and columns; return the store's sizes before and after."""
+        """Free the space of deleted memories in store and columns. Return the size of the store before and after."""
         with self._writing:
             if not self._is_behind:
                 self._columns.compact()
@@ -260,7 +260,7 @@ class Archive:
         self._start_rebuild(from_records=True)
 
     def _save(self) -> None:
-        """Save the columns with writing paused. An `OSError` leaves the old files and the whole change log."""
+        """Save the columns with writing paused. On an `OSError`, the old files and the whole change log remain."""
         self._write(derived.capture(self.store, self._columns), is_newest=True)
         self._forget_changes()
 
@@ -275,7 +275,7 @@ class Archive:
                 self._save_thread.start()
 
     def _save_beside(self, saving: derived.Saving) -> None:
-        with suppress(MemoryAgentError, OSError):  # only a cache; if the disk is full, the next batch stops intake
+        with suppress(MemoryAgentError, OSError):  # the file is a cache; on a full disk, the next batch stops intake
             self._write(saving)
             with self._writing:
                 self._forget_changes()

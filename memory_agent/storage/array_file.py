@@ -84,7 +84,7 @@ def read_arrays(
     """Return the header and the arrays. The arrays are writable: a plain file is mapped copy-on-write.
 
     Arrays for which `is_copied(name, array)` is true are copied into private memory. Raises `IndexDamagedError` if the
-    file is missing, damaged, or was not encrypted with this cipher.
+    file is missing or damaged, or was not encrypted with this cipher.
     """
     try:
         with path.open("rb") as file:

@@ -66,9 +66,9 @@ class Batch(Snapshot):
     def put(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> int:
         """Add a memory and return its row. Row numbers only increase and are never reused.
 
-        For a known event, adds nothing and returns its row, even if that memory was deleted. Ignores
-        `record.embedding`. `vector` is the model's output for the text, only the vector (d,) of that output, or None to
-        set it later. Further passages and words are stored only after `set_words_stamp`.
+        For a known event, adds nothing and returns its row, even if the memory was deleted. Ignores `record.embedding`.
+        `vector` is the model's output for the text, only the vector (d,) of that output, or None to set it later.
+        Further passages and words are stored only after `set_words_stamp`.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
             return known
@@ -125,7 +125,7 @@ class Batch(Snapshot):
         self._transaction.put(EVENTS, codec.name_key(event_id, "event_id"), codec.short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
-        """Set or replace the vectors and words of the memory in `row`. With None, the memory lacks a vector."""
+        """Set or replace the vectors and words of the memory in `row`. None leaves the memory without a vector."""
         record = self._require_row(row)
         self._check_room()
         before = [self._transaction.get(database, codec.row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
@@ -368,7 +368,7 @@ class Batch(Snapshot):
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed; without an id, the lessons that belong to no run."""
+        """Record that the lessons of a run changed; without an id, those that belong to no run."""
         self.state.lessons_version += 1
         self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, but has a different mark
         self.taught.append(run_id)

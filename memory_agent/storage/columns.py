@@ -119,8 +119,8 @@ class Columns:
     def apply(self, changes: Changes) -> None:
         """Apply a range of the change log; publish the view after every 1,000 memories and at the end. Idempotent.
 
-        Raises `IndexDamagedError` if the range does not begin after change `applied`, a change does not match its row,
-        or the embedder has changed. The columns must then be rebuilt.
+        Raises `IndexDamagedError` if the range does not begin directly after change `applied`, a change does not match
+        its row, or the embedder has changed. The columns must then be rebuilt.
         """
         if changes.through >= self.applied and changes.words_stamp != self.words_stamp:
             self._word_bits, self.words_stamp = WordBits(len(self._columns["alive"])), changes.words_stamp
@@ -421,7 +421,7 @@ def untitled_fingerprints(text: str) -> list[int]:
 
 
 def _provenance_number(stated: str | None) -> int:
-    """Return the position in `STATED_PROVENANCES`; for an unknown pair from an import, that of its first part."""
+    """Return the position in `STATED_PROVENANCES`. An unknown pair, from an import, counts as its first part."""
     if stated is None:
         return _NO_PROVENANCE
     names: tuple[str, ...] = STATED_PROVENANCES

@@ -132,7 +132,7 @@ def follow(snapshot: Snapshot, columns: Columns) -> bool:
 
 
 def capture(store: Store, columns: Columns) -> Saving:
-    """Return the current content of the columns, which can be written while they change."""
+    """Return the current content of the columns, in a form that can be written while they change."""
     header = ColumnsHeader(
         version=_version(columns.vectors.source),
         lineage=store.state.lineage,

@@ -32,7 +32,7 @@ open_environment = partial(Environment.open, errors=STORE_ERRORS)
 
 
 def compact(environment: Environment) -> None:
-    """Run `Environment.compact`. Raises `DeadlineExceededError` if a read does not end, and `StoreError`s."""
+    """Run `Environment.compact`. Raises `DeadlineExceededError` if a reader does not finish, and `StoreError`s."""
     try:
         environment.compact()
     except TimeoutError as error:
@@ -54,7 +54,7 @@ def has_records(folder: Path) -> bool:
 
 
 def settle_key(folder: Path, key: UserKey | None) -> None:
-    """Create the key of a user without records, before anything else is created.
+    """Create the key of a user without records, before any other file of the user.
 
     Raises `EncryptionKeyMissingError` if the key folder is missing, `StoreEncryptedError` if the data folder is
     encrypted and `key` is None, and `StoreError`.
@@ -95,7 +95,7 @@ class UserKey:
     """One user's key, which each call looks up in a key ring; it need not exist yet. Thread-safe."""
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
-        """`is_one_of_many`: whether a relay also uses the ring. Keys are then created only if `system` has one."""
+        """With `is_one_of_many`, a relay also uses the ring, and a key is created only if `system` has one."""
         self.user_id = user_id
         self._ring = ring
         self._is_one_of_many = is_one_of_many

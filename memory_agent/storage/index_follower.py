@@ -43,8 +43,8 @@ Report = Callable[[int, int], None]
 
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
-    """The openings of a store with an index. Copies of a store share their changes only up to a certain number. So
-    `former` contains each earlier opening with the number of its last change.
+    """The openings of a store with an index. Copies of a store have the same changes only up to the point where they
+    were made. So `former` contains each earlier opening with the number of its last change.
     """
 
     present: str = ""
@@ -148,7 +148,7 @@ class IndexFollower:
         return [none if one is None else one[1] for one in found]
 
     def purge(self) -> None:
-        """Remove the bytes of deleted entries. Raises the engine's errors, including if the index is behind."""
+        """Remove the bytes of deleted entries. Raises the engine's errors, also if the index is behind."""
         self._bring_up()
         self.index.compact()
 

@@ -1,8 +1,9 @@
 """Detects the language of a text, and selects its stop words and stemmer.
 
 Languages in Latin letters are recognised by their stop words. A text must contain at least two stop words of the
-language that are not English, and twice as many of them as other English stop words, because English texts contain
-foreign names. Languages with a script of their own need no detection (decision 0015). Negations are not stop words.
+language that are not English, and twice as many as it contains English stop words that the language lacks, because
+English texts contain foreign names. Languages with a script of their own need no detection (decision 0015). Negations
+are not stop words.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ _ALWAYS = STOP_WORDS.union(_OF_OWN_SCRIPTS.split())
 _PAIRS = re.compile(r"[\u3040-\u309f\u30fc]{2}|[的了是吗呢吧啊].|.[的了是吗呢吧啊]")
 """Pairs of letters that are nearly always grammatical: two hiragana, or a Chinese particle and another letter."""
 _LEAST_FOREIGN = 2
-_LEAST_SHARE = 1 / 12  # share of the distinct words; source code contains fewer
+_LEAST_SHARE = 1 / 12  # share of the distinct words; lower in source code
 _READ_WORDS = 200
 _FOREIGN = (
     frozenset(word for words in _OF_LANGUAGES.values() for word in words if len(word) > 1 or word in "eouvwz")

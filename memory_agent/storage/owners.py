@@ -56,7 +56,7 @@ def decode_owner(key: bytes, value: bytes) -> bytes | None:
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
-    """Return the encryption of the map with the system's key. User ids remain readable."""
+    """Return the encryption of the map, which uses the system's key. User ids remain readable."""
     return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER), _AS_IT_IS))
 
 
@@ -289,6 +289,6 @@ def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
     """Yield the numbers after the last stored one. Raises `StoreDamagedError`."""
     last = transaction.last_key(ORDER)
     if last is not None and (len(last) > _NUMBER_BYTES or last[:1] == b"\xff"):
-        raise StoreDamagedError("map of owners: the last key of the order is not a number")
+        raise StoreDamagedError("map of owners: the last sequence number is invalid")
     first = int.from_bytes(last, "big") + 1 if last is not None else 1
     return (number.to_bytes(_NUMBER_BYTES, "big") for number in count(first))

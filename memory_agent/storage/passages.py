@@ -332,14 +332,14 @@ class WordBitsView:
     def of(self, slots: Slots) -> tuple[Bits, Counts]:
         """Return the words (w, b) of `slots`, slot by slot, and the number of each slot's words (m,)."""
         words, counts = self._ranges.items(slots)
-        taken = self._bits.take(words)  # takes whole words, which is 30 times as fast as rows of bytes
+        taken = self._bits.take(words)  # an array element is a whole word: 30 times as fast as rows of bytes
         return taken.view(np.uint8).reshape(len(words), self._bits.itemsize), counts
 
     def similarities(self, query_words: npt.NDArray[np.floating[Any]], slots: Slots) -> Scores:
         """Return the similarity of each of `query_words` (q, d) to the nearest word of each slot: (q, m), -1 to 1.
 
         The similarity is the inner product with the signs of that word divided by sqrt(d), with an error of at most
-        .001. NaN for a slot without known words, or with words of a different d.
+        0.001. NaN for a slot without known words, or with words of a different d.
         """
         found = np.full((len(query_words), len(slots)), np.nan)
         if not len(query_words) or 8 * self._bits.itemsize != query_words.shape[1]:

@@ -28,7 +28,7 @@ _LEAST_IDF = 1e-6  # IDF of terms in half of the memories or more
 _COUNT_BITS = 16
 _MOST_COUNT = (1 << _COUNT_BITS) - 1
 _LEAST_MERGED = 65_536  # postings
-_MERGED_SHARE = 1 / 8  # of the base, since a merge copies all of it: 40 ms for 4 million postings
+_MERGED_SHARE = 1 / 8  # share of the base; a merge copies all of it: 40 ms for 4 million postings
 _DEAD = -1
 
 Lengths = npt.NDArray[np.int32]

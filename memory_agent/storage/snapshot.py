@@ -150,7 +150,8 @@ class Snapshot:
         names = (RECORDS, VECTORS, WORD_BITS, PENDING, NEXT)
         memories, vectors, words, pending, replaced = map(self._transaction.count, names)
         coming = self.state.next
-        waiting = pending if coming is None else max(1, memories - replaced + coming.rejected)  # not 0 before adoption
+        # Until the next embedder is adopted, at least one memory is waiting.
+        waiting = pending if coming is None else max(1, memories - replaced + coming.rejected)
         return Counts(memories, vectors, words, pending, waiting)
 
     def waiting_rows(self, limit: int) -> list[int]:
@@ -246,7 +247,7 @@ class Snapshot:
         return None
 
     def asked_notes(self) -> Iterator[stored_runs.RecallNote]:
-        """Yield the recalls that name a run that does not list them yet."""
+        """Yield the recalls whose run does not list them yet."""
         return self._notes_between(stored_runs.ASKED, codec.index_end(stored_runs.ASKED))
 
     def notes_between(self, since_us: int, until_us: int) -> Iterator[stored_runs.RecallNote]:

@@ -66,8 +66,8 @@ class Store:
     ) -> Self:
         """Open the store in a user's folder, or create it, and own it until `close`.
 
-        A `host` waits for another host and then takes over (`OwnerLock`). With a `key` the store is encrypted; a new
-        store creates the key. `on_commit` receives every committed change as stored (`Environment.open`). Raises
+        A `host` waits for another host and then takes over (`OwnerLock`). With a `key` the store is encrypted; creating
+        a store creates the key. `on_commit` receives every committed change as stored (`Environment.open`). Raises
         `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`,
         `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
         """
@@ -215,7 +215,7 @@ class Store:
     def compact(self) -> tuple[int, int]:
         """Rewrite the file without deleted data; return its size in bytes before and after. Durable on return.
 
-        Reads continue; batches wait. Raises `DeadlineExceededError` if a read does not end, and `StoreFullError`,
+        Reads continue; batches wait. Raises `DeadlineExceededError` if a reader does not finish, and `StoreFullError`,
         `StoreDamagedError` and `FencedError`.
         """
         with self._writing:

@@ -25,7 +25,7 @@ from relay import described
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 FORMER_ENTRIES = WATCHED, CITING = b"w", b"c"
-"""Entries of runs with `was_watched`, by time, and with `former_signs`, by the cited row."""
+"""Index entries for runs with `was_watched` (by time) and for runs with `former_signs` (by the cited row)."""
 
 _NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
@@ -63,7 +63,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
-    """A later run that affects this run: it succeeded `hop` links later or, if `hop` is 0, retried this run."""
+    """A later run that affects this run: a success `hop` links later or, if `hop` is 0, a retry of this run."""
 
     run_id: str
     hop: int
@@ -257,7 +257,7 @@ def _encode_use(trajectory: StoredTrajectory) -> bytes:
 
 Served = Literal["baseline", "learned", "interleaved"]
 ASKED, RECALLED = b"a", b"r"
-"""Kinds of index entries by time: recalls that name a run that does not list them yet, and all recalls."""
+"""Kinds of index entries by time: recalls whose run does not list them yet, and all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 SHOWED_ITEMS = "recalls.showed_items"
 

@@ -159,7 +159,7 @@ class TableView:
         with_coarse, with_fine = (products(both, plane) for plane in self._planes.take(slots, self.ndim))
         product = with_coarse[0] + (with_coarse[1] + with_fine[0]) / _FINE_STEPS + with_fine[1] / _FINE_STEPS**2
         scales = self._scales[slots].astype(np.float64) * float(unit.scales[0])
-        cosines: Scores = np.minimum(np.maximum(product * scales, -1.0), 1.0)  # a third of the time of `np.clip`
+        cosines: Scores = np.minimum(np.maximum(product * scales, -1.0), 1.0)  # takes a third of the time of `np.clip`
         return cosines
 
     def _quantized(self, query: Embedding) -> _Quantized:

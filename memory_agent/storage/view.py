@@ -141,7 +141,7 @@ class View:
         return np.flatnonzero(self._is_named("runs", run_id) & self.alive)
 
     def of_type(self, pattern: re.Pattern[str]) -> Mask:
-        """Return which slots (n,) are alive and have a type that the whole pattern matches. Cached."""
+        """Return which slots (n,) are alive and have a type that fully matches the pattern. Cached."""
         kept = self._of_types.get(pattern)
         if kept is None:
             types = self._arrays["types"]
