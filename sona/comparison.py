@@ -59,7 +59,7 @@ def compare(ranks: Sequence[int], boosts: Sequence[int], used: Collection[int]) 
 
 
 def mean_of(comparisons: Sequence[Comparison]) -> Comparison:
-    """Return the mean factors, which result from dividing a stake among the comparisons."""
+    """Return the mean factors: the result of dividing a stake equally among the comparisons."""
     learned, baseline = zip(*comparisons, strict=True)
     return Comparison(sum(learned) / len(learned), sum(baseline) / len(baseline))
 

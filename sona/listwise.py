@@ -95,5 +95,5 @@ def negatives(
 
 
 def replayed(count: int, seed: int | Sequence[int], size: int = 8) -> Rows:
-    """Return up to `size` distinct positions in ascending order: which of `count` earlier examples to replay."""
+    """Choose up to `size` of `count` earlier examples to replay; return their positions in ascending order."""
     return np.sort(np.random.default_rng(seed).choice(count, min(size, count), replace=False)).astype(np.int64)

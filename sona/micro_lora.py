@@ -175,7 +175,7 @@ class MicroLora:
             return np.asarray(weights * (by_moved - along * moved) / lengths)
 
     def _mean_gradient(self, examples: Sequence[Example]) -> Array | None:
-        """Return the mean of the finite `gradients`, (p,), without computing each, or None if none is finite."""
+        """Return the mean of the finite `gradients`, (p,), or None if there are none, without computing each one."""
         requests = self._requests(examples)
         pulls = self._pulls(requests, examples)
         finite = np.isfinite(pulls).all(axis=1)

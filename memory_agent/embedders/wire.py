@@ -115,7 +115,7 @@ def encode_query(info: EmbedderInfo, query: EmbeddedQuery) -> Frames:
 
 
 def encode_failure(error: Exception) -> Frames:
-    """Return the frames of an error; other exceptions become internal errors with only the type's name."""
+    """Return the frames of an error; a foreign exception becomes an internal error with only the name of its type."""
     if isinstance(error, MemoryAgentError):
         return encode_answer(Answer(code=error.code, args=tuple(str(part) for part in error.args)))
     return encode_answer(Answer(code=MemoryAgentError.code, args=(f"embedder: {type(error).__name__}",)))

@@ -32,7 +32,7 @@ from relay.locks import ReadWriteLock
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
 _SAVED_AT_LEAST_EVERY = 10_000  # changes; the next open applies half of them in 0.3 s
-_SAVED_SHARE = 1 / 8  # changes per memory, if this allows more; a save writes 150 MB per 100,000 memories
+_SAVED_SHARE = 1 / 8  # changes per memory, if that is more; a save writes 150 MB per 100,000 memories
 _WORDS_AT_ONCE = 20_000  # memories whose words are loaded before opening returns: 60 ms (100,000 take 0.3 s)
 _WORDS_STEP = 2_000  # memories whose words are loaded while batches wait: 8 ms
 _UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the time it takes to save 10,000 memories

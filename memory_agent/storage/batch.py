@@ -42,7 +42,7 @@ from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
 
-_LEAST_NEXT_BYTES = 32  # a vector from the next embedder takes more space
+_LEAST_NEXT_BYTES = 32  # any vector takes more; a shorter value marks a rejected text
 _MOST_BARE = 0.1
 _MEAN_QUERY = "centering"
 
@@ -461,7 +461,7 @@ class Batch(Snapshot):
 def _encode(
     row: int, found: Embedded, ndim: int | None, word_bytes: int | None, *, takes_words: bool
 ) -> tuple[dict[str, bytes], int, int | None]:
-    """Return a text's values by database, the dimensions d, and the bytes per word. Raises `InvalidInputError`."""
+    """Return a text's values by database, its dimension, and the bytes per word. Raises `InvalidInputError`."""
     first, *further = (codec.unit_vector(one, ndim) for one in found.vectors)
     values = {VECTORS: codec.encode_vector(row, first)}
     if takes_words:

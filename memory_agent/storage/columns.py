@@ -35,7 +35,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "rows": np.int64,
     "times_us": np.int64,
     "fingerprints": np.int64,
-    "qualities": np.float64,  # the record's type, so that comparisons with min_quality are exact; NaN for none
+    "qualities": np.float64,  # float64 as in the record, so that comparisons with min_quality are exact; NaN for none
     "kinds": np.uint8,
     "sources": np.uint8,
     "provenances": np.uint8,

@@ -48,7 +48,7 @@ _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
 
 
 class PostingsView:
-    """The words of a `Postings`. `lengths` (n,) are word counts, negative for dead slots; `total` sums the others."""
+    """The words of a `Postings`. `lengths` (n,) are word counts, negative for dead slots; `total` excludes these."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     `read` is the `output` from which `inferred` was derived. `last_us` is the time of the last start of another run
     under this id. A forgotten run keeps only its id, `again` and `last_us`, so that no repeated event restores it.
-    Versions with implicit feedback set `former_signs` and `was_watched`; upkeep clears them.
+    Earlier versions, with implicit feedback, set `former_signs` and `was_watched`; upkeep clears them.
     """
 
     id: str
