@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,9 +88,19 @@ def start_server(tmp_path: Path, model_cache: Path) -> Iterator[StartServer]:
             server.kill()
 
 
+@pytest.fixture(scope="module")
+def shared_server(model_cache: Path) -> Iterator[ServerProcess]:
+    """A server for the tests of one file that neither stop it nor ask for its settings."""
+    with tempfile.TemporaryDirectory(prefix="embedder-") as folder:
+        settings = msgspec.json.encode(INT8).decode()
+        server = ServerProcess(f"ipc://{folder}/e.sock", "--settings", settings, "--cache", str(model_cache))
+        yield server
+        server.kill()
+
+
 @pytest.fixture
-def remote(start_server: StartServer) -> Iterator[RemoteEmbedder]:
-    embedder = RemoteEmbedder(start_server().endpoint)
+def remote(shared_server: ServerProcess) -> Iterator[RemoteEmbedder]:
+    embedder = RemoteEmbedder(shared_server.endpoint)
     yield embedder
     embedder.close()
 
