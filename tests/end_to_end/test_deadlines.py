@@ -140,7 +140,7 @@ def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon:
     ):
         for client in (idle, busy):
             client.remember(DOUGH)
-        through = load(own_daemon, users=4, events=150)
+        through = load(own_daemon, users=2, events=300)
         rounds = 0
         while rounds < 12 or busy.stats().memories == 1:  # until the first queued batch is embedded
             rounds += 1
