@@ -1,8 +1,9 @@
 """Flips bits, truncates and zeroes tails in every file of a data folder, including kinds of file added later.
 
-Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are acceptable: the same
-answers as before, one of our errors that reports the damage, or (counted separately) different answers for damage that
-verification finds. A process that dies, a foreign error, and unreported different answers are findings.
+Each damaged copy is opened and read in another process (`opening_process`). If the file belongs to a user, only the
+parts in this user's folder are read; no other part reads it. Three outcomes are acceptable: the same answers as before,
+one of our errors that reports the damage, or (counted separately) different answers for damage that verification finds.
+A process that dies, a foreign error, and unreported different answers are findings.
 """
 
 from __future__ import annotations
@@ -44,6 +45,12 @@ class Damage(NamedTuple):
         """The kind of the file: its path with `*` for the user."""
         parts = Path(self.file).parts
         return "/".join("*" if before == "users" else part for before, part in zip(("", *parts), parts, strict=False))
+
+    @property
+    def user(self) -> str:
+        """The user to whom the file belongs, or an empty text."""
+        parts = Path(self.file).parts
+        return parts[2] if parts[:2] == ("data", "users") else ""
 
     def inflict(self, folder: Path) -> None:
         file = folder / self.file
@@ -88,8 +95,8 @@ class Opening:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def read(self, folder: Path) -> dict[str, Any] | None:
-        """Return the findings per part, or None if the process died."""
+    def read(self, folder: Path, user: str = "") -> dict[str, Any] | None:
+        """Return the findings per part, only those in the folder of `user` if given, or None if the process died."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.crash.opening_process"]
             self._process = subprocess.Popen(
@@ -97,7 +104,7 @@ class Opening:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{folder}\n")
+        self._process.stdin.write(f"{folder}\t{user}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -128,7 +135,7 @@ def inspect(
         for damage in todo:
             shutil.copytree(base, work)
             damage.inflict(work)
-            found = opening.read(work)
+            found = opening.read(work, damage.user)
             shutil.rmtree(work)
             outcome = _outcome(sound, found)
             tell()

@@ -1,5 +1,7 @@
 """Opens and reads the data folder on each line of standard input, and prints its findings as a line of JSON.
 
+The folder is followed by a tab and, to read only the parts in a user's folder, the user.
+
 A part's finding (journal, spool, a user) is its answers, one of our errors, or a bug. Answers include the result of
 verification.
 """
@@ -45,8 +47,10 @@ QUESTIONS = 6
 
 def main() -> None:
     for line in sys.stdin:
-        folder = Path(line.strip())
-        found = {name: _tried(read) for name, read in _parts(folder).items()}
+        folder, _, user = line.rstrip("\n").partition("\t")
+        parts = _parts(Path(folder))
+        names = [*(["erased before"] if user == ERASED else []), f"user {user}"] if user else list(parts)
+        found = {name: _tried(parts[name]) for name in names}
         print(json.dumps(found), flush=True)
 
 
