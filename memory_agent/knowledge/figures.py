@@ -8,13 +8,13 @@ Privacy. All releases together reveal at most a level of one user's mean quality
 capped at 3, even to an attacker who controls all other users. The level is floor(4 q + u) / 4 for a mean of q; the
 offset u in [0, 1) is secret and constant for a user and version (memoised rounding; Ding, Kulkarni and Yekhanin 2017).
 A level is consistent with every q within 1/4 of it, so any estimate is at least .125 away from some of these q. Scores
-are rounded to .05, and counts down to multiples of five. An attacker who controls the rest of the five users still
+are rounded to .05, and counts down to multiples of five. An attacker who controls all but one of the five users still
 learns that another user exists, that this user has reported since the last release or was erased, and whether the
 user's only run succeeded. An attacker learns more than a level if q changes, or if q equals the rating. This is not
 differential privacy.
 
-Erasing a user removes the contribution exactly. A figure that counts it is withdrawn until the contributions of five
-other users are new or changed, because an updated figure would differ by exactly this user's contribution.
+Erasing a user removes exactly this user's contribution. A figure that includes it is withdrawn until the contributions
+of five other users are new or changed, because a figure updated sooner would reveal the contribution by its difference.
 
 Proof (decision 0023). A version is proven if the lower bound of the mean quality of its users exceeds the prior. The
 bound comes from betting (Waudby-Smith and Ramdas 2023) against the claim that the mean is m:
@@ -50,7 +50,7 @@ _THOUSAND = 1_000
 _LARGEST_NUMBER = 1 << 53  # exact in JSON
 _OFFSET_BYTES = 8
 _BOOST_STEPS = 5
-_CAUTIOUS = 0.6  # .5 proves more weak effects; .7 proves more versions that a few users find worthless
+_CAUTIOUS = 0.6  # at .5, more weak effects are proven; at .7, more versions that a few users find worthless
 _HALVINGS = 50
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Vote(NamedTuple):
 
 
 class Contribution(msgspec.Struct, frozen=True, array_like=True):
-    """One user's sums for one version. `report` is the number of the last report that counted.
+    """One user's sums for one version. `report` is the number of the last counted report.
 
     `quality` and `rating` are in thousandths; `rating` is None if there is no rating.
     """
@@ -148,9 +148,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     A figure requires `users` users, and each further release requires `changed` users whose votes are new or changed.
     `count_step` and `score_step` round released values. `prior` is the mean quality of all runs: a constant, or
-    computed from releases, never from contributions. It counts as `prior_weight` users in the released score. A version
-    no better than the prior is proven with probability at most `doubt`. The boost of a proven version is at most
-    `largest_boost`, reached when its lower bound is `full_boost_above` above the prior.
+    computed from releases, never from contributions. The prior counts as `prior_weight` users in the released score. A
+    version no better than the prior is proven with probability at most `doubt`. The boost of a proven version is at
+    most `largest_boost`, reached when its lower bound is `full_boost_above` above the prior.
     """
 
     users: Annotated[int, Meta(ge=5)] = 5
@@ -165,7 +165,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Quality(msgspec.Struct, frozen=True, array_like=True):
-    """The released quality: the shrunk score, uses and users (rounded), and the boost, which is 0 unless proven."""
+    """The released quality: the shrunk score, uses and users (rounded), and the boost (0 for an unproven version)."""
 
     score: float
     used: int
@@ -184,8 +184,8 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 class Series(msgspec.Struct, Generic[T], array_like=True):
     """One figure: its current release, the number of releases, and the sums for the next one.
 
-    `waiting` counts the users whose votes were added or changed since the last release. Their `Part` has a mark: the
-    number of that release, and whether it counts the user.
+    `waiting` counts the users whose votes were added or changed since the last release. The `Part` of a user has a
+    mark: the number of the last release, and whether that release counts the user.
     """
 
     released: T | None = None
@@ -246,7 +246,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 class Standing(msgspec.Struct, array_like=True):
     """The releases and the sums of one version.
 
-    `left` are users whom the released rating still counts, although they no longer contribute.
+    `left` are users who no longer contribute, but are still counted in the released rating.
     """
 
     key: bytes
@@ -336,8 +336,8 @@ class Figures:
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
         """Count an item of a checked report once. Return whether it counted.
 
-        The author's reports do not count, nor does a report whose number is not above the highest already counted for
-        the user. The caller must reject reports of erased users.
+        Ignores the author's reports, and reports whose number is not above the highest one counted for the user. The
+        caller must reject reports of erased users.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)

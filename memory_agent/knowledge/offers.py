@@ -163,7 +163,7 @@ def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[
 def proposals(
     snapshot: Snapshot, least: int, now: datetime, voter_of: Callable[[bytes], Voter | None]
 ) -> list[Proposal]:
-    """Return new items whose words no existing item has and at least `least` voters offer for the same readers."""
+    """Return items for words that at least `least` voters offer for the same readers and that no item has yet."""
     groups = _groups(snapshot)
     for record, _ in _items_of_many(snapshot):
         groups.pop(_match_key_of_item(record), None)
@@ -237,7 +237,7 @@ def _voters(group: Iterable[str], voter_of: Callable[[bytes], Voter | None]) -> 
 
 
 def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
-    """Return an item with the most frequent wording of the offers, the tags that all share, and a random pseudonym."""
+    """Return an item with the most frequent wording of the offers, the tags common to all, and a random pseudonym."""
     contents = [offer.content for offer in group.values()]
     counts = Counter((one.title, one.summary, one.body or "") for one in contents)
     title, summary, body = min(counts, key=lambda words: (-counts[words], words))

@@ -19,7 +19,7 @@ from memory_agent.storage.snapshot import Snapshot
 
 SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
 FILE, FIGURES, PARTS = "shared:file:", "shared:standing:", "shared:part:"
-RECORDED = "shared:recorded:"  # a user's contribution to an item, if it is merged with others or counts later
+RECORDED = "shared:recorded:"  # a user's contribution to an item, if it counts later or together with those of others
 VOTERS = "shared:voters"
 NAME, USED = "shared:called:", "shared:used:"
 OFFERS = "shared:offers:"  # the offers of one user

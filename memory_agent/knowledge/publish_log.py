@@ -32,7 +32,7 @@ _AT_ONCE = 2_000
 
 
 class _Added(msgspec.Struct, frozen=True, array_like=True, tag="came"):
-    """A version was published or, with a random `token`, rated. `mark` identifies the version. The tag is fixed."""
+    """A version was published or, with a random `token`, rated. `mark` identifies the version. The tag is stored."""
 
     row: int
     mark: str
@@ -41,7 +41,7 @@ class _Added(msgspec.Struct, frozen=True, array_like=True, tag="came"):
 
 
 class _Removed(msgspec.Struct, frozen=True, array_like=True, tag="went"):
-    """An item was removed for the readers that `policy` admits. `mark` identifies the last version they could see."""
+    """An item was removed for the readers that `policy` admits. `mark` identifies the last version visible to them."""
 
     item: str
     mark: str

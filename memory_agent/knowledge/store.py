@@ -299,8 +299,8 @@ class Knowledge(Memory):
             return figures.standings[version].metrics()
 
     def _count(self, caller: Caller, report: requests.Report) -> int:
-        """Count a report; return the number of its items that counted. The recalls that showed the items have checked
-        the rights.
+        """Count a report; return the number of its items that counted. The recalls that showed the items have already
+        checked that the user may see them.
         """
         check_report(report)
         own = self._authors.pseudonym(caller.user_id)

@@ -60,7 +60,7 @@ class Voter(NamedTuple):
 
 
 class Recorded(msgspec.Struct, frozen=True, array_like=True):
-    """What a user contributed to an item's versions, and the voter for whom it is merged."""
+    """A user's contributions to the versions of an item, and the voter with whose part they are merged."""
 
     user: bytes
     item_id: str

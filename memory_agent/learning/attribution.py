@@ -6,10 +6,10 @@ because a relevance threshold often leaves only that many.
 
 Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
 is lower if several shown memories contain the word, and 0 if the request contains it, since outputs repeat their
-request and recalled memories resemble it. A memory's score for a statement is the number of bits in which they agree,
-multiplied by their share of the statement's bits. Any of n statements may agree by chance, so log2(n) bits are
-subtracted first. A statement is not attributed to a memory if the memory's nearest sentence contains different numbers,
-or if only one of the two is negated.
+request and recalled memories resemble it. A memory's score for a statement is the weight of the words that both
+contain, multiplied by its share of the statement's weight. Since any of n statements may match by chance, log2(n) bits
+are first subtracted from the weight. A statement is not attributed to a memory if the memory's nearest sentence
+contains different numbers, or if only one of the two is negated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_LIST = 4  # a run that names all memories of an answer of at least this si
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run that named `count` memories named a whole answer; `named` are the rows that still exist."""
+    """Return whether a run named all memories of an answer: it named `count`, and the rows `named` still exist."""
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 

@@ -1,7 +1,7 @@
 """Deferred work on ended runs: infers which memories they used, updates patterns, and retrains and saves the learner.
 
-Inferred uses count in patterns and lessons, and the learner may rank a pattern, so this order matters. When a memory
-closes, only uses are inferred and the learner is saved.
+Inferred uses count in patterns and lessons, and the learner may rank a pattern, so this order matters. Closing a memory
+infers uses and saves the learner, but does not update patterns.
 
 Inference compares a run's output after a recall (its steps and end) with the memories that the recall showed, except
 the run's own memories and patterns built from it. Each run is read once, and again when its output, recalls or memories
@@ -67,7 +67,7 @@ class Consolidation:
 
 
 MOST_RUNS = 50  # read by one call
-MOST_CHARS = 300_000  # a call that has read this many reads no further run or earlier recall; one takes about 1 us
+MOST_CHARS = 300_000  # after this many, a call reads no further run or earlier recall; a character takes about 1 us
 _OUTPUT_CHARS = 20_000  # the end of a run's output after a recall
 _MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # per memory; per answer, starting with its first memories
 

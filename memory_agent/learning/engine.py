@@ -37,7 +37,7 @@ class LearningEngine(Protocol):
     def adapt(self, query: Embedding) -> Adaptation | None:
         """Return how to adapt the ranking for a query, (d,) of unit length, or None. `sona.Adaptation.of` makes one.
 
-        Memories and lessons are identified by their numbers in the lessons.
+        An adaptation refers to memories and lessons by the numbers that `learn` received.
         """
         ...
 
@@ -117,6 +117,6 @@ def _check(found: Adaptation, ndim: int) -> None:
     is_explained = np.isin(reached.memories, reached.used).all() and np.isin(reached.lessons, found.numbers).all()
     is_sorted = is_ascending and (np.diff(reached.used) >= 0).all()
     if any(len(one) != 1 for one in sizes) or direction.shape != (ndim,) or not (is_sorted and is_explained):
-        raise ValueError("the arrays of an adaptation do not fit together")
+        raise ValueError("the arrays of an adaptation are inconsistent")
     if not np.isfinite(numbers).all() or np.linalg.norm(direction) > REACH * 1.001 or (gains > 1.0).any():
         raise ValueError("the values of an adaptation are out of range")

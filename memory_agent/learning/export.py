@@ -1,7 +1,7 @@
 """Exports runs and recalls to a framed file from which a different store can learn.
 
-They refer to memories by id and contain no text. But they contain query vectors, from which words can be recovered, so
-an export is as private as the memories. The import drops uses of memories that its store does not contain.
+An export refers to memories by id and contains no text. It contains query vectors, from which words can be recovered,
+so it is as private as the memories. The import drops uses of memories that its store does not contain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The learner (`sona`) of one user, which is trained on ended runs, used by recalls, and saved beside the store.
 
 The learned state is a function of the runs in the store (`lessons`). After each batch, the changed runs are learned
-incrementally. During upkeep, and before saving, everything is relearned, which is exact and also replaces a lost or
+incrementally. During upkeep, and before saving, everything is relearned. This is exact, and also replaces a lost or
 damaged file. `recall/stages` uses the advice for ranking.
 """
 
@@ -66,7 +66,7 @@ _DUE_SHARE = 32  # relearn if 1 in 32 lessons changed: relearning takes seconds,
 
 
 class Figures(NamedTuple):
-    """Statistics of a learner: the evidence of its gate, the size of its state, and its lessons' facts by number."""
+    """The statistics of a learner: evidence of its gate, size of its state, and facts of its lessons by number."""
 
     evidence: Evidence
     gain: Gain | None
@@ -188,7 +188,7 @@ class UserLearner:
         return EngineLearner(ndim, self._engine_of, lessons)
 
     def _learn_changed(self, changed: Iterable[str | None], moment: Moment) -> bool:
-        """Learn the changed runs; return False if a run is gone or unknown, in which case all must be relearned."""
+        """Learn the changed runs; return False if all must be relearned, because a run is gone or unknown."""
         learner = self._learner
         if learner is None:
             return False

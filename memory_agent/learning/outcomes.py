@@ -86,7 +86,7 @@ class _State:
 
 
 def raised(quality: float, hop: int) -> float:
-    """Return `quality`, raised to credit it with the success of a run that follows `hop` links later."""
+    """Return `quality`, raised because a later run, `hop` links away, succeeded."""
     return quality + (LATER_SUCCESS - quality) / float(1 << (hop - 1))
 
 

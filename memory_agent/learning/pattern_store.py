@@ -31,7 +31,7 @@ from relay import described
 
 @dataclass(frozen=True, eq=False)
 class RunHistory:
-    """The newest runs: the `numbers` of all, and those that may form patterns, both as stored and as `PastRun`."""
+    """The newest runs: the `numbers` of all, and the runs that may form patterns, as stored and as `PastRun`."""
 
     numbers: frozenset[int]
     stored: Mapping[int, StoredTrajectory]

@@ -296,7 +296,7 @@ def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[Sha
 def steps_of_failed_alone(
     failed: Sequence[RunSteps], others: Sequence[RunSteps], least: float = SAME_STEP
 ) -> list[SharedStep]:
-    """Return the steps that only failed runs took, at least two and half of them, most frequent first."""
+    """Return the steps that only failed runs took, at least two of them and at least half, most frequent first."""
     failed = [run for run in failed if run.steps][:MOST_COMPARED]
     others = [run for run in others if run.steps][:MOST_COMPARED]
     if len(failed) < _LEAST_SHARING or not others:

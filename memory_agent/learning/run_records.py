@@ -1,8 +1,8 @@
 """Records the runs that events report, in the transaction that stores the events.
 
-This is idempotent and independent of order: each event adds a mark to its run's set, and everything else about the run
-is derived from the set (`run_writer`). A batch is applied in four steps: add the events' marks, link recalls to runs,
-relate runs to each other, and update their memories. `signals/runs` reads the events.
+Recording is idempotent and independent of order: each event adds a mark to its run's set, and everything else about the
+run is derived from the set (`run_writer`). A batch is applied in four steps: add the events' marks, link recalls to
+runs, relate runs to each other, and update their memories. `signals/runs` reads the events.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RunRecords:
         return expired
 
     def infer(self, batch: Batch, run_id: str, rows: Iterable[tuple[int, str | None]]) -> None:
-        """Set the uses inferred from a run's output: (row, recall id) pairs with the recall that showed the memory."""
+        """Set the uses inferred from a run's output: a memory's row, and the id of the recall that showed it."""
         writer = RunWriter(batch)
         run = writer.get(run_id)
         if run is not None:
@@ -249,8 +249,8 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
 def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
     """Add marks to the runs with this id; return the ids of the runs that changed.
 
-    A mark with `is_placed` is added to the run `run_id` itself; any other mark, to the run to which the name referred
-    at the mark's time.
+    A mark with `is_placed` is added to the run `run_id` itself. Any other mark is added to the run to which the name
+    referred at the mark's time.
     """
     marks, changed = list(marks), list[str]()
     placed = [mark for mark in marks if mark.is_placed]
@@ -349,7 +349,7 @@ def _run_at(ids: Mapping[int, str], at_us: int) -> str:
 
 
 def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
-    """Return the id of the run to which a mark or recall of `run` belongs; a placed one stays in `run` if possible."""
+    """Return the id of the run to which a mark or recall of `run` belongs: `run` if `is_placed` and possible."""
     if is_placed and run.id in ids.values():
         return run.id
     return _run_at(ids, run.since_us if is_placed else at_us)

@@ -29,7 +29,7 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""The most that the period covered may be ahead of the clock, and the longest period that upkeep rereads."""
+"""How far the covered period may end ahead of the clock, and the longest period that upkeep rereads."""
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(described(Outbox))
 
