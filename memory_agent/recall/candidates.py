@@ -35,7 +35,7 @@ Places = npt.NDArray[np.intp]
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
-_MOST_TIED = 8  # times the limit, including ties: the scores of 20,000 notes "build N failed" are equal
+_MOST_TIED = 8  # times the limit, including ties: 20,000 notes "build N failed" have equal scores
 _OTHER_LANGUAGE = 3.0  # the model rates all texts in one foreign language as similar (decision 0015)
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
@@ -142,8 +142,8 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     """Return the best `limit` memories by vector, by words and by the times that the query names, and their neighbours.
 
-    In the mode `vector`, they include the best `sure` by exact cosine. If copies of a few texts crowd out others,
-    `limit` counts distinct texts. If the query asks for kinds of memories, adds memories of these kinds.
+    In `vector` mode, they include the best `sure` by exact cosine. If copies of a few texts crowd out others, `limit`
+    counts distinct texts. If the query asks for kinds of memories, adds memories of these kinds.
     """
     best = [_by_vector(search, limit, sure), _of_texts(search, search.bm25, limit, above=0.0), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
@@ -279,9 +279,7 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
 
 
 def _by_time(search: Search, limit: int) -> Slots:
-    """Return those memories from the times that the query names, or from soon after, that are best by nearness and
-    cosine.
-    """
+    """Return the best memories, by nearness and cosine, from the times that the query names and soon after."""
     if not search.boosting or search.cosines is None:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values

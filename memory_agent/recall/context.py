@@ -204,7 +204,7 @@ def endings(memory: RetrievedMemory) -> str:
 
 
 def sharing(memory: RetrievedMemory) -> str:
-    """Return, for a heading, who shared a memory or its text, the version and the metrics, or "" if nobody shared it.
+    """Return the author, version and metrics of a shared memory or text for a heading, or "" if nobody shared it.
 
     The author's name and the version were chosen by another user. They are shortened, reduced to letters, digits and
     `-_.'@+`, and quoted, so that they cannot pass as part of the heading. A single plain word is not quoted, and
@@ -541,7 +541,7 @@ _BREAK = re.compile("(?<=[a-z])(?:" + "|".join(f"{letter}(?=[{then}])" for lette
 
 
 def estimate_tokens(text: str) -> int:
-    """Return an upper bound on the number of tokens of `text`. The sum of its lines' bounds is never lower.
+    """Return an upper bound on the number of tokens of `text`. It is at most the sum of the bounds of its lines.
 
     The bound is for WordPiece with BERT's uncased vocabulary, which the bundled model uses. A frequent word counts as
     one token, and so does each decomposed character (a Hangul syllable has two or three), except in sequences of

@@ -2,8 +2,8 @@
 
 **Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with a memory's nearest word. A
 memory is represented by the signs of the model's vectors of its content words (`storage/passages`), and each word t of
-the query is weighted by its share of the rarity. If a memory's word vectors are unknown, a word that it contains in any
-inflection has the similarity `_SAME_WORD`.
+the query is weighted by its share of the query's total rarity. If a memory's word vectors are unknown, a word that it
+contains in any inflection has the similarity `_SAME_WORD`.
 
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)     the discount is for words that match by chance
     own_i        = sum over t of share_t met(t, i)
@@ -13,10 +13,10 @@ inflection has the similarity `_SAME_WORD`.
     held_i       = sum of share_t over the words t that i contains
     lacked_i     = square root of the sum over t of (rarity_t (1 - cosine_t))^2     cosine_t as in closeness, 0 to 1
 
-The last four contribute to the relevance. In them, what neighbours contribute is multiplied by the memory's credit, so
-that a memory about another topic gains nothing. A memory that follows a question similar to the query, or belongs to a
-neighbour's run, has full credit. Rarities are smoothed for small stores. Words that name a time are ignored, since a
-memory need not repeat its own time; the ranking counts them.
+The last four contribute to the relevance. In these, the contribution of neighbours is multiplied by the memory's
+credit, so that a memory about another topic gains nothing. A memory that follows a question similar to the query, or
+belongs to a neighbour's run, has full credit. Rarities are smoothed for small stores. Words that name a time are
+ignored, since a memory need not repeat its own time; the ranking counts them.
 
 **Relevance** is the likelihood that a memory is relevant to the query, from 0 to 1, on the same scale in every mode. It
 is not the probability that the memory is *the* evidence.
@@ -244,13 +244,13 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
 
 
 def credit(cosines: Scores) -> Scores:
-    """Return the share (n,), 0 to 1, of other memories' evidence that counts for each, or 1 without a vector."""
+    """Return the share (n,), 0 to 1, of other memories' evidence that counts for each memory, or 1 without a vector."""
     found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
     return found
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1, or NaN without evidence. `best` is the evidence that raises the others."""
+    """Return the relevance (n,), 0 to 1, or NaN without evidence. The `best` evidence raises the others."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found

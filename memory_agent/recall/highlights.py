@@ -24,7 +24,7 @@ _MARK, _ELLIPSIS = "**", "…"
 _FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # for a word's first hit in the passage, and for each further hit
 _BEGINNING_BONUS, _SENTENCE_BONUS = 120, 100
 _FIRST_UNSTEMMED = "\u0c00"
-"""A word with a letter from here on is its own stem; an English stem begins with the first letter of its word."""
+"""A word that begins with this letter or a later one is its own stem. An English word and its stem begin alike."""
 _ENDS, _SPACE = (".", ":"), " \t\n\r"  # a sentence ends with one of `_ENDS`, followed by one of `_SPACE`
 
 
@@ -144,7 +144,7 @@ def _ends_sentence(piece: str) -> bool:
 
 
 def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return the score and last hit of the passage at each of the ascending `starts`, none after the last hit."""
+    """Return the score and last hit of the passage at each of `starts`, which ascend and do not exceed the last hit."""
     numbers = list(hits)
     held = dict.fromkeys(wanted, 0)
     scores = {}

@@ -91,7 +91,7 @@ class QueryVectors:
         """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
 
         `stored` identifies the embedder of the stored vectors, or is "" if there are none. If a different one embedded
-        the query, the other embedder (the current or the former one) is tried.
+        the query, the current or former embedder is tried, whichever was not used yet.
         """
         former = self._embedder.former
         try:

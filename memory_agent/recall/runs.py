@@ -56,8 +56,8 @@ def with_runs(result: RecallResult, search: Search, answer: Candidates) -> Recal
     """Add at most the requested number of runs, successes first, and common steps from up to 3 times as many.
 
     Chooses the best runs, with one exception: if all of them succeeded or all failed, the best run with the opposite
-    outcome replaces the last one. If a failed run is among them, its retry replaces the last successful run, provided
-    that it ended at least as well.
+    outcome replaces the last one. If a failed run is among them, its retry replaces the last successful run if the
+    retry has at least the same quality.
     """
     most = search.query.runs
     if not most or search.deadline.expired():

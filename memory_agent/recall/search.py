@@ -47,7 +47,7 @@ from memory_agent.tracing import current_span
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
 
-_FIRST_REACHING, _FURTHER = 1_000, 8  # number of memories above a floor first requested from an index; growth factor
+_FIRST_REACHING, _FURTHER = 1_000, 8  # how many memories above a floor to request from an index at first; growth factor
 
 
 BeginShared = Callable[[Query, SentVector | None], PendingItems | None]

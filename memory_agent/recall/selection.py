@@ -81,7 +81,7 @@ def _copies(found: Candidates) -> dict[int, Slots]:
 
 
 def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candidates:
-    """Fold the last `spare` former requests into the best one; `asking` contains the places of all."""
+    """Fold the last `spare` former requests into the best one; `asking` contains the places of all former requests."""
     best = int(asking[leaders.requests[asking].argmin()])
     gone = asking[asking != best][-spare:]
     slots = [part for place in gone.tolist() for part in (leaders.slots[place : place + 1], leaders.copies[place])]
@@ -93,7 +93,7 @@ def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candid
 
 
 def shifted(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
-    """Return the answer of the learned ranking, best first, with what the adapted query adds."""
+    """Return the answer of the learned ranking, best first, with the part of the score that the adapted query adds."""
     shift = shifts(search.view.vectors.vectors(found.slots), past_use)
     found = replace(found, shift=shift, arms=np.full(found.slots.shape, LEARNED))
     return found.take(np.argsort(-found.scores, kind="stable"))
@@ -110,8 +110,7 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
 
 
 def compared(baseline: Candidates, learned: Candidates, reached: Reached) -> Candidates:
-    """Return the baseline with each memory's rank in the learned ranking and its boost, for which runs count regardless
-    of outcome.
+    """Return the baseline with each memory's rank in the learned ranking, and its boost from runs of any outcome.
 
     Memories beyond the learned ranking's end share one rank.
     """

@@ -16,10 +16,10 @@ the caller just wrote are not candidates (`search.OwnWords`).
     kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
 
 because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". It
-is also at least as relevant as the run's most relevant memory. If the query asks only for requests, neither this nor
-the second term applies, since a request names its topic itself. If the query asks for the newest, `newness` is 2^-i for
-the i-th newest memory, from 0, plus 2^-j for the j-th newest run. If the query names only kinds and times, every memory
-of these kinds and times is relevant.
+is also at least as relevant as the run's most relevant memory. If the query asks only for requests, neither this
+minimum nor the second term applies, since a request names its topic itself. If the query asks for the newest, `newness`
+is 2^-i for the i-th newest memory, from 0, plus 2^-j for the j-th newest run. If the query names only kinds and times,
+every memory of these kinds and times is relevant.
 
 **Past use**, if the learner is enabled (decision 0020):
 
@@ -69,7 +69,7 @@ from sona import Adaptation
 REQUEST_COSINE = 0.8  # minimum cosine of a rewording of the query (decision 0016)
 SAME_COSINE = 0.9  # minimum cosine for the same request; the run for a merely similar one may have had a different task
 
-_FLOOR = 20  # the number of candidates that may lend; the next best score is the floor
+_FLOOR = 20  # the number of candidates that may pass on a score; the next best score is the floor
 _WHOLE_TOKENS = 64  # an answer of at most this length receives the full gain
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
@@ -237,8 +237,8 @@ def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, boo
 def with_relevance(found: Candidates, search: Search) -> Candidates:
     """Add the relevance of the candidates.
 
-    The best evidence among the answers raises that of the others. Former requests do not count towards it, since they
-    are always similar to the query. If the query asks only for a time, any memory of that time answers it.
+    The best evidence raises the relevance of the other candidates. Former requests are ignored for this, since they are
+    always similar to the query. If the query asks only for a time, any memory of that time answers it.
     """
     likely = relevance(found.evidence, credit(found.cosines), found.best_evidence)
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
@@ -350,7 +350,7 @@ def shifts(vectors: Embedding, past_use: PastUse) -> Scores:
 
 
 def with_outcomes(found: Candidates, search: Search) -> Candidates:
-    """Add what candidates gain or lose because of their qualities in a hybrid recall."""
+    """Add what candidates gain or lose because of their quality in a hybrid recall."""
     if search.query.mode != "hybrid":
         return found
     totals = found.total

@@ -121,7 +121,7 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows."""
 
-    prepositions: frozenset[str] = frozenset()  # turn a bare phrase into a time; without any, it always is one
+    prepositions: frozenset[str] = frozenset()  # a bare phrase needs one of these to be a time, unless there are none
     floats: bool = False  # a phrase without a year takes the year of the range that it begins
     is_day: bool = False  # may have a time of day
     is_long: bool = False  # may have a modifier that selects a part ("early March")
@@ -165,7 +165,7 @@ def shifted(calendar: Calendar, number: str, unit: str, sign: int) -> Span:
 
 
 def with_ages(match: Match, calendar: Calendar, span: Span) -> Span:
-    """Extend the span of "n units ago" to all times whose age a block shows as n units (`age_of`)."""
+    """Extend the span of "n units ago" to all times whose age is shown as n units (`age_of`)."""
     now = calendar.now.astimezone(UTC)
     for number in count(match["number"]) if match["number"] and not match["and_number"] else ():
         if ages := ages_of(number, unit_of(match["unit"])):
