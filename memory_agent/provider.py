@@ -166,17 +166,17 @@ class SharedProvider(Protocol):
         `mentions`. `access_policy` is `public` (every user of this deployment, the default), or an `org:NAME` or
         `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items, pass its `item_id`.
         The new version inherits nothing, so `access_policy` is required; `replaces` is the previous version. With
-        `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains
-        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
-        also `UnavailableError`.
+        `offer`, the preview is for the method `offer` instead of `confirm`: the item is a pattern and, if it was
+        learned from runs, contains their steps without counts and dates. Raises `InvalidInputError` (with the
+        argument's name), and with `item_id` also `UnavailableError`.
         """
         return ask("shared.preview", locals())
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `UnavailableError` and `InvalidInputError`, the latter also for
-        another user's preview, and if the preview or its memory has changed since.
+        An existing version is never replaced. Raises `UnavailableError`, and `InvalidInputError`, including for another
+        user's preview and for a preview that has changed or whose memory has changed.
         """
         return ask("shared.confirm", locals())
 
@@ -265,8 +265,8 @@ class CareProvider(Protocol):
 
         With `vectors`, this drops vectors from a different model and re-embeds all memories in the background; it
         returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
-        vectors computed so far. After a restart, a daemon continues; an embedded memory continues at the next call.
-        Raises `ModelError` if there is no model, and `InvalidInputError`.
+        vectors computed so far. After a restart, a daemon continues by itself; without a daemon, the next call
+        continues. Raises `ModelError` if there is no model, and `InvalidInputError`.
         """
         return ask("care.rebuild", locals())
 
@@ -405,8 +405,8 @@ class MemoryProvider(Protocol):
 
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
         feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
-        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories from a recall halves
-        the credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`,
+        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories that a recall showed
+        earns half the credit if there were two or three, and none if there were more. Raises `InvalidInputError`,
         including if there is no such recall or run.
         """
         return ask("feedback", locals())

@@ -1,8 +1,8 @@
 """Stores events, and memories without events: reads, deduplicates, embeds and commits them with the journal cursor.
 
 Events are delivered at least once, but take effect exactly once: a known event id adds nothing, and an event that
-produced no memory is counted only if it is above the cursor. Both are checked inside the writing transaction. The next
-batch (`ahead`) can be sent to the embedder before the current one is committed.
+produced no memory is counted only if it is above the cursor. The id and the cursor are checked inside the writing
+transaction. The next batch (`ahead`) can be sent to the embedder before the current one is committed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Read:
-    """A decoded event: its outcome, and the sign of a run in it, if any."""
+    """A decoded event: its outcome, and what it reports about a run, if anything."""
 
     arrival: Arrival
     outcome: _Draft | Dropped | RejectedEvent
@@ -140,7 +140,7 @@ class Intake:
     def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
         """Store a memory without an event, or replace the memory with its id, and return it. Durable on return.
 
-        A replaced memory keeps its time unless `is_dated`. Raises `QuotaExceededError`.
+        A replaced memory keeps its time unless `is_dated` is true. Raises `QuotaExceededError`.
         """
         text = embedded_text(record)
         vectors = self._vectors.embed((text,), is_awaited=True)
@@ -281,7 +281,7 @@ class _Settlement:
         self.progress = _LastProgress(batch)
 
     def settle(self, read: _Read) -> Entry | None:
-        """Store, drop or reject one event; return its sign of a run, if it is new and has one."""
+        """Store, drop or reject one event; if it is new, return what it reports about a run, if anything."""
         outcome, seq = read.outcome, read.arrival.seq
         is_news, row, record = False, None, None
         if isinstance(outcome, _Draft):

@@ -148,8 +148,7 @@ def _following(view: View, slots: Slots, order: Order, limit: int, after: _Place
 
 
 def _newest_of_sessions(view: View, slots: Slots) -> Slots:
-    """Return each session's newest slot among `slots` (n,), by time and row. Takes a tenth of the time that a sort
-    takes."""
+    """Return each session's newest slot among `slots` (n,), by time and row. Ten times as fast as sorting."""
     sessions = view.sessions[slots]
     for column in (view.times_us, view.rows):
         values = column[slots]

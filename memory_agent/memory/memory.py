@@ -202,8 +202,8 @@ class Memory(Browsing):
     ) -> IngestReport:
         """Store the memories that events contain. Atomic, and durable on return.
 
-        `seqs` are the events' numbers in a journal. They advance the store's cursor, and events at or below the cursor
-        that produced no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never
+        `seqs` are the events' numbers in a journal. They advance the store's cursor. An event at or below the cursor
+        that produced no memory is not counted again. Duplicates are recognised by `event_id`. Events that can never
         become a memory (malformed, too large, in the future) are listed in `rejected` and do not affect other events.
         The `user_id` of events is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not
         match `events`.
@@ -386,8 +386,8 @@ class Memory(Browsing):
 
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
         feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
-        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories from a recall halves
-        the credit if it showed two or three, and gives no credit if it showed more. Raises `InvalidInputError`,
+        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories that a recall showed
+        earns half the credit if there were two or three, and none if there were more. Raises `InvalidInputError`,
         including if there is no such recall or run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")

@@ -77,7 +77,7 @@ class Maps:
         return found
 
     def _computed(self, view: View, limit: int, former: _Positions | None) -> _Positions:
-        """Compute positions, close to the former ones if these are of the same model."""
+        """Compute positions, close to the former ones if the model is the same."""
         rows = _sample(view.rows[view.alive], limit)
         vectors = self._archive.store.vectors(rows)
         has_vector = vectors.any(axis=1)

@@ -34,7 +34,7 @@ _NOT_NAMES = STOP_WORDS | {name.lower() for name in (*calendar.day_name, *calend
 
 
 def mentions(fields: Mapping[str, str], own_names: Iterable[str] = ()) -> tuple[Mention, ...]:
-    """Return the distinct mentions in the fields, at most 200. `own_names` are the author's; they count as accounts.
+    """Return the distinct mentions in the fields, at most 200. The author's `own_names` are reported as accounts.
 
     >>> [(found.kind, found.text) for found in mentions({"body": "Ann Lee fixed /srv/app/deploy.sh on 10.0.0.7"})]
     [('person', 'Ann Lee'), ('path', '/srv/app/deploy.sh'), ('address', '10.0.0.7')]

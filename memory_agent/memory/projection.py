@@ -1,8 +1,8 @@
 """Arranges vectors in a plane so that near vectors stay near: a neighbour embedding. Pure.
 
 Each point is attracted by its nearest neighbours and repelled by a sample of all points, as in UMAP (McInnes et al.
-2018), for a fixed number of steps of decreasing length. It starts from the two principal components, which fix its
-orientation, or from the former positions.
+2018), for a fixed number of steps of decreasing length. The initial positions are the two principal components, which
+fix the orientation, or the former positions.
 
 n = number of points, d = dimensions, k = number of neighbours, e = number of edges.
 """
@@ -23,9 +23,9 @@ _STEPS_FROM_FORMER = 50
 _LENGTH = 0.5
 _LENGTH_FROM_FORMER = 0.1
 _SAMPLE = 48  # points that repel all others in a step; with 12, trustworthiness falls from .95 to .86
-_REPULSION = 4.0  # relative to the attraction of a mean point
+_REPULSION = 4.0  # relative to the attraction of an average point
 _NEAREST = 1e-3  # bounds the repulsion of points that coincide
-_LONGEST = 4.0  # of one step, and of one repulsion
+_LONGEST = 4.0  # limit of a step, and of the repulsion from one point
 _MOMENTUM = 0.5
 _EQUAL = 1e-6  # variance of equal vectors, from rounding
 _BASIS = 8  # directions
@@ -62,7 +62,7 @@ def arrange(vectors: Floats, former: Floats) -> Floats:
 
 
 def explained(vectors: Floats, positions: Floats) -> float:
-    """Return the share, 0 to 1, of the variance of vectors (n, d) that is linear in positions (n, 2)."""
+    """Return the share, 0 to 1, of the variance of vectors (n, d) that positions (n, 2) explain linearly."""
     if len(vectors) < 2:
         return 0.0
     mean = vectors.mean(axis=0)
@@ -90,8 +90,9 @@ def _neighbours(vectors: Floats, k: int) -> tuple[Integers, Floats]:
 
 
 def _edges(nearest: Integers, cosines: Floats) -> _Edges:
-    """Connect each point with its neighbours; the weight falls exponentially with the distance, less the distance to
-    the nearest neighbour."""
+    """Connect each point with its neighbours; weights fall exponentially with the distance beyond the nearest
+    neighbour's.
+    """
     count, k = nearest.shape
     distances = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
     beyond = distances - distances[:, :1]

@@ -16,7 +16,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 
 OVER_QUOTA = "over_quota"
-"""Counts, in the statistics, the events that were dropped and the memories that were forgotten because of a quota."""
+"""In the statistics, the number of events dropped and memories forgotten because of a quota."""
 _FORGOTTEN_SHARE = 100
 """A hundredth of the quota is forgotten at once, because the learner is retrained afterwards."""
 

@@ -97,9 +97,9 @@ class Shared:
         `mentions`. `access_policy` is `public` (every user of this deployment, the default), or an `org:NAME` or
         `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items, pass its `item_id`.
         The new version inherits nothing, so `access_policy` is required; `replaces` is the previous version. With
-        `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, contains
-        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
-        also `UnavailableError`.
+        `offer`, the preview is for the method `offer` instead of `confirm`: the item is a pattern and, if it was
+        learned from runs, contains their steps without counts and dates. Raises `InvalidInputError` (with the
+        argument's name), and with `item_id` also `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -143,8 +143,8 @@ class Shared:
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `UnavailableError` and `InvalidInputError`, the latter also for
-        another user's preview, and if the preview or its memory has changed since.
+        An existing version is never replaced. Raises `UnavailableError`, and `InvalidInputError`, including for another
+        user's preview and for a preview that has changed or whose memory has changed.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect to it before a deploy")
         >>> item = memory.shared.confirm(preview)

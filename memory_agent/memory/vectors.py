@@ -66,7 +66,7 @@ class Vectors(msgspec.Struct, frozen=True):
 
 
 def _kept_stamp(known: str | None, words_stamp: str) -> str:
-    """Return the words stamp for a store: the known stamp if the two are comparable, else the new one."""
+    """Return the words stamp for a store: the known one if comparable with the new one, else the new one."""
     return known if known is not None and comparable_words(known, words_stamp) else words_stamp
 
 

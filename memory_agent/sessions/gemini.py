@@ -1,6 +1,6 @@
 """Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*.jsonl`, with lines that are messages or patches to the session.
 
-A message is repeated when it changes, and its last version counts, so the latest messages are held back. The log does
+A message that changes is written again, and its last version counts, so the latest messages are held back. The log does
 not record how a turn ended, so there are no runs. Older versions wrote one document with the same messages.
 """
 

@@ -40,7 +40,7 @@ class ImportCounts(msgspec.Struct, kw_only=True):
 
 
 class Scope(NamedTuple):
-    """What to import: the user, the earliest time of entries, and the project whose sessions to read (None for all)."""
+    """What to import: the user, the earliest time of entries, and the project of the sessions (None for all)."""
 
     user_id: str
     since: datetime | None = None

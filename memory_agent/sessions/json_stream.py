@@ -1,6 +1,6 @@
 """Read JSON files of any size in bounded memory: line by line, or a document's lists item by item.
 
-`ijson` is two to four times as fast, but an item of 200 MB takes 714 MB of memory there, instead of 82, and it stops at
+`ijson` is two to four times as fast, but needs 714 MB of memory for an item of 200 MB, instead of 82 MB, and stops at
 the first byte that is not UTF-8.
 """
 

@@ -42,7 +42,7 @@ class Reader(ABC):
         self._calls: Pending[Call] = Pending()
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read the members of a document except lists and, as `name[1]`, the first item of each list.
+        """Read the members of a document that are not lists, and the first item of each list (as `name[1]`).
 
         Raises `msgspec.DecodeError`. Not called for JSON lines.
         """
