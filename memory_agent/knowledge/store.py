@@ -241,7 +241,7 @@ class Knowledge(Memory):
             raise InvalidInputError("preview", f"{reason}; unpublish an item first")
         size = used.with_item(record).size_bytes - used.size_bytes
         if used.size_bytes + size > most_bytes:
-            reason = f"has {size:,} bytes, and this user's other items {used.size_bytes:,} of {most_bytes:,} bytes"
+            reason = f"has {size:,} bytes, and this user's other items use {used.size_bytes:,} of {most_bytes:,} bytes"
             raise InvalidInputError("preview", f"{reason} (shared.bytes_per_author); unpublish an item first")
 
     def _offer(self, caller: Caller, content: SharedContent) -> OfferedPattern:

@@ -59,7 +59,7 @@ def test_concurrent_publishes_respect_the_byte_quota_of_an_author(world: World) 
     size = 3_000 + len(FIX) + len("Item 1")
     left = MOST - used(world, "ann")
     assert left == MOST - 3 * size
-    said = f"has {size:,} bytes, and this user's other items {3 * size:,} of 10,000 bytes"
+    said = f"has {size:,} bytes, and this user's other items use {3 * size:,} of 10,000 bytes"
     for one in answers:
         if isinstance(one, InvalidInputError):
             assert (one.field, one.reason) == ("preview", f"{said} (shared.bytes_per_author); unpublish an item first")
@@ -69,7 +69,7 @@ def test_concurrent_publishes_respect_the_byte_quota_of_an_author(world: World) 
 def test_the_last_byte_fits_and_one_more_does_not(world: World) -> None:
     shared = world.user("ann").shared
     more, most = b"x" * (MOST - 3), b"x" * (MOST - 4)
-    with pytest.raises(InvalidInputError, match="has 10,001 bytes, and this user's other items 0 of 10,000 bytes"):
+    with pytest.raises(InvalidInputError, match="has 10,001 bytes, and this user's other items use 0 of 10,000 bytes"):
         shared.confirm(shared.preview("ti", "su", attachment=more), more)
     preview = shared.preview("ti", "su", attachment=most)
     assert shared.confirm(preview, most).size_bytes == MOST
@@ -108,6 +108,6 @@ def test_an_error_of_either_quota_names_what_is_used_and_the_limit(tmp_path: Pat
         world.user("ann").shared.unpublish(items[0].id)
         world.reopen()
         data, left = b"x" * MOST, MOST - items[1].size_bytes
-        with pytest.raises(InvalidInputError, match=f"other items {items[1].size_bytes} of 10,000 bytes"):
+        with pytest.raises(InvalidInputError, match=f"other items use {items[1].size_bytes} of 10,000 bytes"):
             world.published("ann", FIX, data=data)
         world.published("ann", FIX, data=data[: left - items[1].size_bytes])  # exactly what is left
