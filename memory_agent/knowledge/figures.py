@@ -130,7 +130,7 @@ def check_report(report: Report) -> None:
         if not item.retrievals and not item.uses:
             raise InvalidInputError(f"items[{place}]", "was neither retrieved nor used")
         if not 0.0 <= item.quality <= item.uses:
-            raise InvalidInputError(f"items[{place}].quality", f"must be between 0 and the uses ({item.uses})")
+            raise InvalidInputError(f"items[{place}].quality", f"must be between 0 and {item.uses} (the uses)")
 
 
 def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> int:

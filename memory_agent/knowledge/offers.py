@@ -44,7 +44,7 @@ from relay import described
 
 CHANGED = "shared:offers-changed"
 MOST_OFFERS = 100
-"""Maximum number of offers per user. They are stored as one value, which each new offer rewrites."""
+"""Maximum number of offers per user. A user's offers are stored as one value, which each new offer rewrites."""
 _ENDS = ".,;:!…"
 
 MatchKey = tuple[str, ...]

@@ -134,7 +134,7 @@ def _lesson(
 def _contest(
     notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]
 ) -> Contest | Comparison | None:
-    """Return one contest between the rankings, from a run's interleaved recalls or, without any, its compared ones.
+    """Return one contest between the rankings, from a run's interleaved recalls or, if it has none, its compared ones.
 
     None if no use is stated. Each memory counts once, for the recall to which it is credited, and only if its use was
     stated.

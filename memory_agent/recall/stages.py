@@ -15,11 +15,11 @@ the caller just wrote are not candidates (`search.OwnWords`).
 
     kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
 
-because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". It
-is also at least as relevant as the run's most relevant memory. If the query asks only for requests, neither this
-minimum nor the second term applies, since a request names its topic itself. If the query asks for the newest, `newness`
-is 2^-i for the i-th newest memory, from 0, plus 2^-j for the j-th newest run. If the query names only kinds and times,
-every memory of these kinds and times is relevant.
+because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". Such
+a memory is also at least as relevant as the most relevant one of its run. If the query asks only for requests, neither
+this minimum nor the second term applies, since a request names its topic itself. If the query asks for the newest,
+`newness` is 2^-i for the i-th newest memory, from 0, plus 2^-j for the j-th newest run. If the query names only kinds
+and times, every memory of these kinds and times is relevant.
 
 **Past use**, if the learner is enabled (decision 0020):
 
