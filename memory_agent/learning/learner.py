@@ -113,7 +113,7 @@ class UserLearner:
         if self.settings.mode == "off":
             return
         with self._learning:
-            moment = moment_in(self._archive.store.state)  # read before the changes, so that it is never newer
+            moment = moment_in(self._archive.store.state)  # read before the changes, so never newer than they are
             if moment == self._moment:
                 return
             changed = self._archive.store.take_taught()

@@ -42,7 +42,7 @@ _TRIGGERS = frozenset(
 """A text with neither a year nor one of these words names no date."""
 _WORDS = re.compile(r"[a-z0-9]+")
 _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
-_FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")  # other letters that case-insensitive patterns match
+_FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")  # non-ASCII letters that case-insensitive patterns match
 _AGES = (
     ("year", timedelta(days=365), timedelta(days=730)),
     ("month", timedelta(days=365) / 12, timedelta(days=60)),

@@ -116,7 +116,7 @@ def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Readin
 
 def _begin(reading: Reading) -> datetime:
     since = reading.windows[0].since
-    assert since is not None  # None only with a direction ("before"), which a list lacks
+    assert since is not None  # it is None only after a direction ("before"), which no list has
     return since
 
 
