@@ -149,7 +149,7 @@ def _bounds(kind: Any) -> str:
 
 def _default(field: Any) -> str:
     if field.required:
-        return "(needed)"
+        return "(required)"
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if isinstance(value, bool):
         return str(value).lower()
