@@ -1,14 +1,14 @@
-"""The exit codes of all commands. `ops/ERRORS.md` lists them. Imported by hooks, so this imports no other module."""
+"""The exit codes of all commands. `ops/ERRORS.md` lists them. Hooks import this module, so it imports no other."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 _FAILED = (
-    "The command failed, or it failed for some items, which are listed, and succeeded for the rest (`publish`, "
-    "`import`, `import-sessions`, `index`, `quarantine retry`, `forget`). Also: there is no item, model or daemon to "
-    "act on (`shared unpublish`, `model status`, `stop`), a check of the machine failed (`doctor`), or nothing arrived "
-    "within `--timeout` (`blocks`)"
+    "The command failed. With `publish`, `import`, `import-sessions`, `index`, `quarantine retry` and `forget`, it may "
+    "have failed only for some items, which it lists. Other causes: the item, model or daemon does not exist (`shared "
+    "unpublish`, `model status`, `stop`), a check of the machine failed (`doctor`), or no block arrived within "
+    "`--timeout` (`blocks`)"
 )
 
 
@@ -30,5 +30,5 @@ class ExitCode(IntEnum):
     DONE = 0, "Everything was done. Finding nothing is not a failure (`recall`, `list`). Hooks always exit with 0"
     FAILED = 1, _FAILED
     MISUSED = 2, "The command line is invalid. Nothing was done"
-    FOUND = 3, "`verify` found a problem, or could not check everything; `backup` left out users, whom it lists"
-    INTERRUPTED = 130, "The command was interrupted (Ctrl-C), or a question was answered with no"
+    FOUND = 3, "`verify` found a problem or could not check everything, or `backup` left out some users, which it lists"
+    INTERRUPTED = 130, "The command was interrupted (Ctrl-C), or the user answered no to a question"

@@ -37,7 +37,8 @@ _VARIABLES = {
 _EXIT_CODES = {
     "0": "Everything was done. A recall or list that finds nothing also exits with 0.",
     "1": "The command failed, or some items were refused or could not be read.",
-    "2": "The command line is invalid, or a check found a problem.",
+    "2": "The command line is invalid.",
+    "3": "A check found a problem (`verify`, `backup`).",
     "130": "The command was interrupted.",
 }
 Rows = list[tuple[str, str]]
@@ -49,7 +50,7 @@ Rows = list[tuple[str, str]]
               help="Write all pages into this folder instead, such as ~/.local/share/man/man1.")  # fmt: skip
 @options_where_user(UNUSED)
 def man(target: Target, command: str | None, out: Path | None) -> None:
-    """Show the manual page of COMMAND, or of the program; on a terminal with `man`, otherwise as roff.
+    """Show the manual page of COMMAND, or of the program. Uses `man` on a terminal, and prints roff otherwise.
 
     The pages of an installed package are also found by `man memory-agent-recall` if its folder is in the search path of
     `man`. `--out ~/.local/share/man/man1` installs them for one user.
@@ -110,7 +111,7 @@ def _of_program() -> Iterator[str]:
             yield from (".TP", f".BR {_roff(f'{_PROGRAM}-{name}')} (1)", *_text(verb.short_help))
     yield from (".SH ENVIRONMENT", *_rows(_VARIABLES.items()))
     yield from (".SH EXIT STATUS", *_rows(_EXIT_CODES.items()))
-    yield from (".SH FILES", *_rows([(_default_folder(), "The data folder, unless it is set.")]))
+    yield from (".SH FILES", *_rows([(_default_folder(), "The default data folder.")]))
     yield from (".SH EXAMPLES", *examples)
 
 
@@ -198,12 +199,14 @@ def _text(text: str) -> Iterator[str]:
 
 
 def _default_folder() -> str:
-    """Return the default data folder without the name of the person who writes the pages."""
+    """Return the default data folder, with `~` for the home folder, so that a page names no user."""
     return str(layout.platform_data_dir()).replace(str(Path.home()), "~", 1)
 
 
 def _roff(text: str) -> str:
-    """Escape a line: backslashes, hyphens that must be copied as such, and a control character at its beginning."""
+    """Escape backslashes in a line, hyphens (so that they can be copied), quotes, and a control character at its
+    beginning.
+    """
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("~", "\\(ti").replace("^", "\\(ha")
     escaped = escaped.replace("`", "\\(ga").replace("'", "\\(aq").replace('"', "\\(dq")
     return f"\\&{escaped}" if escaped.startswith((".", "\\(aq")) else escaped
