@@ -41,11 +41,11 @@ _CALL_KEY = "memory_agent.call"
 
 @contextmanager
 def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
-    """Open the user's memory for requests of `verb`, which the key, if provided, must permit.
+    """Open the user's memory for `verb`. If a key is provided, it must permit `verb`.
 
-    Without a daemon, a store is created only for a verb that stores something. A successful command ends with a note on
-    what it used. Raises the errors of `Memory.open` and `authorize`, and `UnavailableError` if no daemon listens at the
-    endpoint.
+    Without a daemon, a store is created only for a verb that stores something. A successful command ends with a note
+    that says whether it used the daemon or the files. Raises the errors of `Memory.open` and `authorize`, and
+    `UnavailableError` if no daemon listens at the endpoint.
     """
     if uses_daemon(target):
         holder = None if target.endpoint is not None else target.layout.holder
@@ -71,7 +71,7 @@ def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
 
 
 def _note_used(target: Target, used: str) -> None:
-    """Store the note on what a command used, to be printed at its end. With --json, there is no note."""
+    """Store the note on what the command used, to be printed when it ends. With --json, no note is printed."""
     if not target.as_json:
         click.get_current_context().meta[USED_KEY] = used
 
@@ -97,7 +97,7 @@ def note_unknown_user(target: Target) -> None:
 
 
 def uses_daemon(target: Target) -> bool:
-    """Return whether an endpoint was named or a daemon serves the data folder. While this command runs, a daemon that a
+    """Return whether an endpoint was given or a daemon serves the data folder. While this command runs, a daemon that a
     client started does not stop when it is idle.
     """
     if target.endpoint is not None:
@@ -176,7 +176,7 @@ def authorize(target: Target, verb: str) -> Target:
 
 
 def skip_without_key(target: Target) -> OnMissingKey | None:
-    """Return `note_skipped`, or None with --user, which makes a missing key an error."""
+    """Return `note_skipped`, or None with --user: a missing key is then an error."""
     return None if target.user_named else note_skipped
 
 
@@ -216,8 +216,8 @@ def _users(target: Target) -> list[str]:
 
 
 def listens(endpoint: str) -> bool:
-    """Return whether a process listens at an ipc or tcp endpoint; True for other endpoints. ZeroMQ would keep
-    trying.
+    """Return whether a process listens at an ipc or tcp endpoint; True for other endpoints. ZeroMQ itself would keep
+    trying to connect.
     """
     scheme, _, address = endpoint.partition("://")
     try:

@@ -1,4 +1,4 @@
-"""`blocks`: follow the blocks that memory publishes. `shared follow` takes the same options (`Followed`)."""
+"""`blocks`: follow the blocks that the daemon publishes. `shared follow` takes the same options (`Followed`)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Followed:
 
 
 _FOLLOWING = (
-    click.option("--count", type=click.IntRange(min=1), help="Exit after this many. Default: follow until Ctrl-C."),
+    click.option("--count", type=click.IntRange(min=1), help="Exit after this many results. Default: no limit."),
     click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S",
                  help="Exit with code 1 if nothing arrives for S seconds."),
     click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: the data folder's relay."),
@@ -69,14 +69,18 @@ def following_options(command: Verb) -> Verb:
 
 @click.command(cls=SectionedCommand)
 @click.option("--role", help="Only blocks for this role: conductor, worker, writer, or a role in your trigger table.")
-@click.option("--run", metavar="ID", help="Only blocks about this run. With --user system: blocks of its owner.")
 @click.option(
-    "--session", metavar="ID", help="Only blocks about this session. With --user system: blocks of its owner."
+    "--run", metavar="ID", help="Only blocks about this run. With --user system: blocks for the owner of the run."
+)
+@click.option(
+    "--session",
+    metavar="ID",
+    help="Only blocks about this session. With --user system: blocks for its owner.",
 )
 @following_options
 @daemon_options
 def blocks(target: Target, role: str | None, run: str | None, session: str | None, followed: Followed) -> None:
-    """Print each block that memory publishes for the user from now on, as its role receives it.
+    """Print each new block that the daemon publishes for the user, exactly as its role receives it.
 
     The daemon runs a recall when a message, run, assignment or document arrives (see the trigger table). A block
     without relevant memories is printed as one line. --json prints each block as a JSON object on one line. Each event

@@ -40,10 +40,11 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
 
     Without --user, checks all users, the run owners, and the journal; a user whose encryption key is missing is
     reported as unchecked. Changes nothing, and can be used while a daemon is running. Findings are counted by file and
-    key class. The exit code is 3 if there are findings or if something could not be checked. Findings in columns.arrays
-    and graph.arrays do not mean data loss: both files are rebuilt from the records automatically, or at once by
-    `memory-agent rebuild`, which also refills an index in another engine. Missing files are only noted. The state in
-    sona.state is relearned when the memory is opened. Restore anything else from a backup with `memory-agent restore`.
+    kind of key. The exit code is 3 if there are findings or if something could not be checked. Findings in
+    columns.arrays and graph.arrays do not mean data loss: both files are rebuilt from the records automatically, or at
+    once by `memory-agent rebuild`, which also refills an index in another engine. A missing file is mentioned, but is
+    not a finding. The state in sona.state is relearned when the memory is opened. Restore anything else from a backup
+    with `memory-agent restore`.
 
     \b
     Examples:
@@ -96,7 +97,7 @@ def rebuild(target: Target, vectors: bool) -> None:
     Missing or damaged columns are rebuilt automatically; this command forces a rebuild. Until it finishes, recall uses
     the old columns and marks its results as degraded. Takes about 1 s per 10,000 memories.
 
-    With --vectors, vectors from a different model are dropped and all memories are embedded again (about 1 minute per
+    With --vectors, vectors from a different model are deleted and all memories are embedded again (about 1 minute per
     10,000). Until then, recall uses word matches and the vectors that are ready. If this command is interrupted, the
     running daemon, or the next one to start, continues the work.
 
@@ -143,8 +144,9 @@ def compact(target: Target) -> None:
     """Copy the records without free pages, verify the copy, and replace the file; without --user, for all users.
 
     Removes the bytes of deleted memories from the file. Needs disk space for the copy. During the copy, recalls are
-    answered and writes are blocked. If the command is killed, either the old or the new file is complete. Without
-    --user and without a daemon, the journal is compacted too; a daemon's relay compacts it after each erasure.
+    answered and writes are blocked. If the command is killed, the file is either the old one or the new one, and is
+    complete. Without --user and without a daemon, the journal is compacted too; a daemon's relay compacts it after each
+    erasure.
 
     \b
     Examples:
@@ -192,8 +194,8 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
-@click.option("--replace", is_flag=True, help="Move existing data out of the way.")
-@click.option("--from-journal", is_flag=True, help="Replay the events of --user from the journal instead.")
+@click.option("--replace", is_flag=True, help="Move existing data to a new folder first.")
+@click.option("--from-journal", is_flag=True, help="Replay the events of --user from the journal; omit DIRECTORY.")
 @click.option("--from-archive", is_flag=True, help="Restore only the journal, from the archive.")
 @options_where_user(ONLY)
 def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool, from_archive: bool) -> None:
@@ -207,7 +209,7 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
 
     --from-archive is for a new machine that replaces the daemon's lost one: it restores the journal that the lost
     daemon kept in the archive (`archive.journal`). The journal's events are ingested again at the next start. If the
-    former daemon was only cut off, it acknowledges no more events.
+    former daemon is still running, it can no longer acknowledge events.
 
     \b
     Examples:
@@ -239,7 +241,7 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
 
         click.echo(f"the events of {target.user_id} are ingested again when the daemon starts")
         if restored.aside:
-            click.echo(f"the journal does not contain {NOT_IN_JOURNAL}; they remain where they were moved")
+            click.echo(f"the journal does not contain {NOT_IN_JOURNAL}; they remain in that folder")
 
 
 def _restore_from_archive(target: Target) -> None:

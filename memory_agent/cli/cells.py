@@ -1,4 +1,4 @@
-"""`cells list|take|drop`: show which cell has a user, and move users when the file of cells changes."""
+"""`cells list|take|drop`: show which cell a user belongs to, and move users when the file of cells changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
 @click.group(cls=Group)
 def cells() -> None:
-    """Cells are several daemons among which users are divided. FILE describes them, and the user's id determines the
+    """Cells are daemons that divide the users among themselves. FILE describes the cells; a user's id determines the
     cell.
 
     \b
@@ -66,7 +66,8 @@ def list_users(target: Target, file: Path) -> None:
 @click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path))
 @options_where_user(UNUSED)
 def take(target: Target, file: Path, name: str, backup: Path) -> None:
-    """Restore users from BACKUP, made in another cell, into this data folder: those whom FILE assigns to the cell NAME.
+    """Restore into this data folder the users of BACKUP whom FILE assigns to the cell NAME. BACKUP is from another
+    cell.
 
     Stop the daemon of this data folder first. Users who have memories here, or were erased here after the backup, are
     skipped. The keys of encrypted users must be in the keys folder.
@@ -89,7 +90,7 @@ def take(target: Target, file: Path, name: str, backup: Path) -> None:
 
 
 def _check_cell(cells: Cells, name: str, data_dir: Path) -> None:
-    """Refuse a cell that the file does not contain, or for which it names a different data folder."""
+    """Raise `click.UsageError` if the file does not contain the cell, or names a different data folder for it."""
     cell = cells.by_name.get(name)
     if cell is None:
         raise click.UsageError(f"the file has no cell {name!r}, only {', '.join(cells.by_name)}")
@@ -104,8 +105,9 @@ def _check_cell(cells: Cells, name: str, data_dir: Path) -> None:
 def drop(context: click.Context, target: Target, file: Path) -> None:
     """Erase, from this daemon, the users whom FILE assigns to another cell, if that cell has all their memories.
 
-    Run it where the daemon runs; the other cells must also be running. If a user's memory is missing there or has a
-    different text, that user is not erased, and the exit code is 1. Shared items of an erased user are unpublished.
+    Run this command on the daemon's machine; the other cells must also be running. If a user's memory is missing there
+    or has a different text, that user is not erased, and the exit code is 1. Shared items of an erased user are
+    unpublished.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`completion`: print or install a shell's completion of commands, options and their values.
+"""`completion`: print or install shell completion for commands, options and their values.
 
 The scripts contain every word, so that Tab does not start a Python process, which would take .2 to .3 s.
 """
@@ -48,14 +48,14 @@ def completion() -> None:
     """
 
 
-@completion.command(short_help="Install it for a shell (bash, zsh or fish).")
+@completion.command(short_help="Install completion for a shell (bash, zsh or fish).")
 @click.argument("shell", type=click.Choice(tuple(SCRIPTS)), required=False)
 @options_where_user(UNUSED)
 def install(target: Target, shell: str | None) -> None:
     """Install the completion for SHELL (default: from $SHELL), and print what to do next, if anything.
 
-    Writes one file in your home folder, in the place where the shell looks for it. Repeat it after an upgrade, because
-    the file contains the commands and options of this version. A file of another program is not replaced.
+    Writes one file in your home folder, in the place where the shell looks for it. Repeat the command after an upgrade,
+    because the file contains the commands and options of this version. A file of another program is not replaced.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def remove(target: Target, shell: str | None) -> None:
     print_done(target.as_json, document, f"{'removed' if is_removed else 'not installed:'} {place.path}")
 
 
-@completion.command(short_help="Print the script for a shell.")
+@completion.command(short_help="Print the completion script for a shell.")
 @click.argument("shell", type=click.Choice(tuple(SCRIPTS)))
 @options_where_user(UNUSED)
 def show(target: Target, shell: str) -> None:

@@ -218,7 +218,7 @@ def _zsh_option(option: Option) -> Iterator[str]:
 def _zsh_arguments(command: Command) -> Iterator[str]:
     for place, (name, values) in enumerate(command.arguments, 1):
         is_repeated = command.is_last_repeated and place == len(command.arguments)
-        # For free text, `( )` also makes zsh offer options; the blank that stands for an option's value would not.
+        # For free text: `( )` lets zsh offer options as well; the blank used for an option's value does not.
         action = "( )" if values.what == "text" else _zsh_action(values)
         yield _quoted(f"{'*' if is_repeated else place}:{_escaped(name, ':')}:{action}")
 

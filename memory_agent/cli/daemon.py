@@ -27,10 +27,10 @@ _MOST_TYPES = 8
 def stats(target: Target, filter: MemoryFilter) -> None:
     """Show the number of memories by kind, what was dropped and why, and the parts and timings of a running daemon.
 
-    Counts the current memories, which come from events, `remember`, `import` and learned patterns. Events are counted
-    from the beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in
-    quarantine. With a filter, the numbers of memories, kinds, sources and waiting memories, and the times, cover only
-    matching memories. The other figures cover the whole memory.
+    Counts the current memories, which come from events, `remember`, `import` and learned patterns. All events since the
+    beginning are counted: as kept, repeated or dropped, or in quarantine if they could not be processed. With a filter,
+    the times and the counts of memories (all, waiting, by kind and by source) cover only matching memories. The other
+    figures cover the whole memory.
 
     \b
     Examples:
@@ -55,7 +55,8 @@ def stats(target: Target, filter: MemoryFilter) -> None:
 @click.command()
 @daemon_options
 def status(target: Target) -> None:
-    """Show the daemon's parts, users, timings and journal; `stats` shows a memory as well. Needs a running daemon.
+    """Show the daemon's parts, users, timings and journal; `stats` also shows the figures of a memory. Needs a running
+    daemon.
 
     \b
     Examples:
@@ -168,7 +169,7 @@ def _resident(part: PartStatus) -> str:
 @click.option(
     "--on-demand",
     is_flag=True,
-    help="Run as clients start it: with --light, until it is idle (daemon.idle_end_min), with standard input closed.",
+    help="Run as if a client had started it: with --light and standard input closed, until idle (daemon.idle_end_min).",
 )
 @options_where_user(UNUSED)
 def serve(target: Target, listen: tuple[str, ...], light: bool, on_demand: bool) -> None:

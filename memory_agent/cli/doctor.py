@@ -152,7 +152,7 @@ def _server_of(settings: RemoteEmbedder) -> Finding:
     if is_loopback(settings.url):
         return Finding("ok", f"{server}: texts stay on this machine, unless that server forwards them")
     detail = f"{server}: the texts of all memories and queries leave this machine"
-    return Finding("warning", detail, "no action needed if that is intended; embedder.type = local keeps them here")
+    return Finding("warning", detail, "no action needed if that is intended; embedder.type = local sends nothing")
 
 
 def check_embedding(settings: Settings, _layout: Layout) -> Finding:
@@ -161,7 +161,7 @@ def check_embedding(settings: Settings, _layout: Layout) -> Finding:
         first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
     finally:
         embedder.close()
-    if isinstance(embedder, ProviderEmbedder):  # queries and texts may differ, and vectors are already checked
+    if isinstance(embedder, ProviderEmbedder):  # it has checked the two vectors, which may differ
         return Finding("ok", f"{embedder.info.ndim} dimensions, from the server")
     length = float(np.linalg.norm(first))
     if first.shape != (embedder.info.ndim,) or abs(length - 1) > 1e-3 or not np.array_equal(first, again):
@@ -201,7 +201,7 @@ def check_judge(settings: Settings, _layout: Layout) -> Finding:
         verdict = tester.select(_TEST_QUERY, snippets, settings.recall.deadline_ms / 1000)
     if verdict.fault is not None:
         detail += f"; {verdict.fault}: {verdict.problem}"
-        return Finding("failed", detail, "answers are ranked by score until then")
+        return Finding("failed", detail, "until this is corrected, answers are ranked by score")
     return Finding("ok", detail)
 
 
@@ -286,7 +286,7 @@ def check_tables(settings: Settings, _layout: Layout) -> Finding:
     tables = settings.relay.broker.tables
     problems = []
     if tables:
-        from relay import table_problem  # imported here, because some Pythons lack sqlite3
+        from relay import table_problem  # imported here, because some builds of Python lack sqlite3
 
         problems = [f"{table.name}: {problem}" for table in tables if (problem := table_problem(table))]
     if problems:
@@ -376,7 +376,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _open_memory(settings: Settings, folder: Path) -> Memory:
-    keys_folder = str(folder / "keys") if settings.encryption.keys_folder else ""  # adds no key to the real folder
+    keys_folder = str(folder / "keys") if settings.encryption.keys_folder else ""  # so that the real folder gets no key
     return Memory.open(
         user_folder(folder / "data", DEFAULT_USER),
         user_id=DEFAULT_USER,

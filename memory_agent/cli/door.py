@@ -47,7 +47,7 @@ class Daemon(NamedTuple):
     start: bool
 
     def finder(self, *, start_early: bool = False) -> Callable[[float], Door]:
-        """Return a function that takes a deadline (monotonic clock) and returns the daemon's door.
+        """Return a function that takes a deadline (monotonic clock) and returns the daemon's `Door`.
 
         It starts a daemon if none is running; with `start_early`, the daemon is started at once, before the call.
         Raises `UnavailableError`.
@@ -100,12 +100,12 @@ _OPTIONS = (
     click.option(
         "--url",
         metavar="URL",
-        help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE}) instead.",
+        help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE}), not the local one.",
     ),
     key_file_option(help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE}."),
     config_option(
         envvar=CONFIG_VARIABLE,
-        help=f"TOML settings file for a daemon that this starts. Default: ${CONFIG_VARIABLE}.",
+        help=f"TOML settings file for a daemon that this command starts. Default: ${CONFIG_VARIABLE}.",
     ),
     set_option(help="One setting for that daemon. May be repeated."),
     start_option(),

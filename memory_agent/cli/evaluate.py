@@ -45,7 +45,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 
 
 class EvaluationGroup(Group):
-    """The `eval` commands. The error for a command that has moved names its replacement."""
+    """The `eval` commands. If a command has moved, the error names its replacement."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -174,7 +174,7 @@ def _trial_options(command: Verb) -> Verb:
     return with_options(common_options(as_struct("trial", _Trial)(command)), _OPTIONS)
 
 
-@evaluate.command(cls=SectionedCommand, short_help="Evidence found in long conversations.")
+@evaluate.command(cls=SectionedCommand, short_help="Measure recall in long conversations.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--conversations", type=Numbers(), metavar="NUMBERS",
               help="Only these conversations, by position in the file (from 0), such as 3,4 or 0-2.")  # fmt: skip
@@ -192,14 +192,14 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
     \b
       turns at k     share of a question's evidence turns among the first k memories
       sessions at k  share of a question's evidence sessions among the first k distinct
-                     sessions of the answer, ranked by their best memory; answers of fewer
-                     than k sessions (see --top-k) make it a lower bound, and are counted
+                     sessions of the answer, ranked by their best memory; a lower bound if
+                     some answers have fewer than k sessions (see --top-k): these are counted
       NDCG@10        gain 2^grade - 1, discount log2(rank + 1), over the ideal order
       MRR            1 / rank of the first relevant memory or session, 0 without one
 
     A memory that represents several duplicate turns counts as all of them, at its single rank. The main result is in
-    the rows "all" (in JSON, recall_at and so on). Wrongly merged turns could only raise it, so the row "all, shown
-    records only" (recall_at_shown) counts only the turn that is shown, as a lower bound.
+    the rows "all" (in JSON, recall_at and so on). Wrongly merged turns can only raise this result. The row "all, shown
+    records only" (recall_at_shown) counts only the turn that is shown, and is a lower bound.
 
     Questions without evidence in the conversation are not asked. The last two session rows follow a common convention
     that counts these questions as answered: one row covers all questions, the other only categories 1 to 4.
@@ -221,7 +221,7 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
     trial.run(target, "locomo", file, read)
 
 
-@evaluate.command(cls=SectionedCommand, short_help="Evidence found in very long chats.")
+@evaluate.command(cls=SectionedCommand, short_help="Measure recall in very long chats.")
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
 @_trial_options
 def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
@@ -243,16 +243,16 @@ def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
     trial.run(target, "beam", folder, evaluation.read_beam)
 
 
-@evaluate.command(cls=SectionedCommand, short_help="Observations found in an agent's runs.")
+@evaluate.command(cls=SectionedCommand, short_help="Measure recall in the runs of an agent.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @_trial_options
 def swe(target: Target, trial: _Trial, file: Path | None) -> None:
-    """Measure as `eval locomo` does, on runs of a software-engineering agent (SWE-bench): long reports and outputs.
+    """Measure as `eval locomo` does, on the long reports and outputs of a software-engineering agent (SWE-bench).
 
     FILE is a JSON list of runs, {"instance_id", "task", "steps": [{"thought", "command", "output"}]}; an issue
     (instance_id) may have several runs. All runs belong to one user (swe-runs), and each run is a session. In every
-    fourth run, each thought and each command with its output is a memory; the other runs report 3 to 12 steps at a
-    time.
+    fourth run, each thought and each command with its output is a memory; in the other runs, a memory is a report of 3
+    to 12 steps.
 
     No memory contains the words of a question. Rules generate three kinds of questions, each with its evidence:
 
@@ -274,7 +274,7 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
     trial.run(target, "swe", file, evaluation.read_swe)
 
 
-@evaluate.command(cls=SectionedCommand, short_help="Records found in your own data.")
+@evaluate.command(cls=SectionedCommand, short_help="Measure recall in your own data.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @_trial_options
 def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
@@ -428,7 +428,7 @@ def compare(target: Target, a: Path, b: Path, unit: evaluation.Unit, resamples: 
     those that equal the corresponding metric.
 
     Runs over different questions (a different data set, file or evidence) are rejected. Settings that differ are
-    printed. The share above 0 and the counts do not measure the size of a gain.
+    printed. The column "above 0" and the counts do not measure the size of a gain.
 
     \b
     Examples:

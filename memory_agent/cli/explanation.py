@@ -102,7 +102,7 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """Return the query's details for a result without memories of the user (a memory's explanation has more)."""
+    """Return the query's details for a result without memories of the user; a memory's explanation would have more."""
     return {
         "dates do": (asked.dates or "as set by recall.dates") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",
@@ -199,7 +199,7 @@ def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
     yield f"learned: {changed}" if changed else "learned: nothing changed"
     for run in parts["caused_by"]:
         ended = "" if run["quality"] is None else f", which ended with {run['quality']:.1f}"
-        yield f"because of run {run['trajectory_id']}, whose request is {run['similarity']:.0%} similar{ended}"
+        yield f"because of run {run['trajectory_id']}, whose request has similarity {run['similarity']:.0%}{ended}"
 
 
 def _ids(memory: RetrievedMemory) -> list[str]:

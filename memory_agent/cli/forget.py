@@ -78,7 +78,7 @@ def forget(
             else ""
         )
         confirm(f"permanently erase {what} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}?")
-    with waiting("erasing, also from the journal"):
+    with waiting("erasing, including from the journal"):
         receipt = _erase(target, selection, dry_run=dry_run)
     if not printed_json(target.as_json, msgspec.structs.asdict(receipt)):
         _print(receipt)

@@ -42,9 +42,9 @@ SECTIONS = {
         "list": Verb("recall", "list_memories", "List memories by time."),
         "get": Verb("recall", "get", "Show one memory in full."),
         "sessions": Verb("recall", "sessions", "List sessions, newest first."),
-        "map": Verb("recall", "map_memories", "Positions of memories in a plane, by similarity."),
+        "map": Verb("recall", "map_memories", "Place memories in a plane, by similarity."),
         "open": Verb("page", "open_page", "Show a memory in the browser."),
-        "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
+        "blocks": Verb("blocks", "blocks", "Follow the blocks that the daemon publishes for a role."),
         "forget": Verb("forget", "forget", "Erase memories, a session or a user, completely."),
         "stats": Verb("daemon", "stats", "Show statistics of a memory and of the daemon."),
     },
@@ -108,7 +108,7 @@ class FailureGroup(Group):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise _refusal(error, ctx) from error
-        except OSError as error:  # from printing the help or the version
+        except OSError as error:  # the help or the version could not be printed
             raise _failure(error) from error
 
     def invoke(self, ctx: click.Context) -> object:

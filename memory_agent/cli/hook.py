@@ -40,8 +40,9 @@ def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> No
 
     Prompts, results of commands and edits, failures and answers become events in the project's channel. A prompt or the
     start of a session is answered within 0.3 s, with relevant project memories (at most 9,000 characters) or nothing.
-    Without a daemon, the events are kept for the next hook call, the answer is empty, the exit code is 0, and a daemon
-    is started: with the options that `mcp` or `open` last used, or with the default settings if the folder is unused.
+    Without a daemon, the events are kept for the next hook call, the answer is empty, and the exit code is 0. A daemon
+    is then started with the options that `mcp` or `open` last used, or with the default settings if the folder is
+    unused.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ from memory_agent.cli.render import print_document, print_table, printed_json
 from relay.disk import write_private
 
 _OF_ALL_USERS = frozenset({relay.Scope.JOIN, relay.Scope.METRICS})
-"""Scopes that permit nothing with a key for one user."""
+"""Scopes that have no effect on a key for one user."""
 
 
 def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> frozenset[relay.Scope]:
@@ -131,7 +131,7 @@ def _check_person(target: Target, person: str | None, all_users: bool) -> None:
 @keys.command(short_help="Set the person who holds keys.")
 @click.argument("names", nargs=-1, required=True)
 @click.option("--person", metavar="NAME", help="The person who holds the keys.")
-@click.option("--no-person", is_flag=True, help="Each user votes alone again.")
+@click.option("--no-person", is_flag=True, help="Remove the person; each user votes separately again.")
 @options_where_user(UNUSED)
 def assign(target: Target, names: tuple[str, ...], person: str | None, no_person: bool) -> None:
     """Set the person who holds the keys NAMES, and all other keys of their users; to rename a person, assign the keys

@@ -27,8 +27,8 @@ SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
 )
 @click.option("--user", "user_id", metavar="ID", help="The user of the memory. Default: the key's user, or `default`.")
 @click.option("--session", "session_id", metavar="ID",
-              help="The client's session: memories belong to it, and recalls leave out its words. Default: as reported "
-              "by Claude Code or Codex.")  # fmt: skip
+              help="The client's session: memories belong to it, and recalls leave out its latest messages. "
+              "Default: as reported by Claude Code or Codex.")  # fmt: skip
 @click.option("--run", "run_id", metavar="ID", help="The client's run, used in the same way.")
 @click.option("--agent", "agent_id", metavar="ID", help="The agent that stores memories.")
 @click.option("--channel", "channel_id", metavar="ID", help="The channel that memories belong to.")

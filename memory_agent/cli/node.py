@@ -54,8 +54,8 @@ def join(target: Target, address: str, name: str, listen: str | None) -> None:
 @click.argument("name", required=False)
 @daemon_options_without_user
 def leave(target: Target, name: str | None) -> None:
-    """Remove the machine NAME from the cluster, after its users have moved away. Run it where the daemon runs. Without
-    NAME, this machine leaves; --data-dir names its data folder.
+    """Remove the machine NAME from the cluster, after its users have moved away. Run this command on the daemon's
+    machine. Without NAME, this machine leaves; --data-dir names its data folder.
 
     \b
     Examples:

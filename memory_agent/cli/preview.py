@@ -164,10 +164,10 @@ def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) ->
 @click.command(short_help="Publish exactly what a preview shows.")
 @click.argument("preview", type=_file)
 @click.option("--attach", "attachment", type=_file, metavar="FILE", help="The attachment that was previewed.")
-@click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
+@click.option("--yes", is_flag=True, help="Do not show the preview again or ask for confirmation.")
 @daemon_options
 def confirm(target: Target, preview: Path, attachment: Path | None, yes: bool) -> None:
-    """Publish exactly what PREVIEW, a file written by `shared preview --out`, shows; durable on return.
+    """Publish exactly what the file PREVIEW shows. `shared preview --out` writes the file. Durable on return.
 
     Shows it again and asks for confirmation. Rejects an edited preview, another user's preview, a preview whose memory
     has changed since, and a version that is already published. Confirming a preview twice publishes it once.
@@ -200,10 +200,10 @@ def confirm(target: Target, preview: Path, attachment: Path | None, yes: bool) -
 
 @click.command(short_help="Offer a pattern exactly as a preview shows it.")
 @click.argument("preview", type=_file)
-@click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
+@click.option("--yes", is_flag=True, help="Do not show the preview again or ask for confirmation.")
 @daemon_options
 def offer(target: Target, preview: Path, yes: bool) -> None:
-    """Offer exactly what PREVIEW, a file written by `shared preview --offer --out`, shows; durable on return.
+    """Offer exactly what the file PREVIEW shows. `shared preview --offer --out` writes the file. Durable on return.
 
     Shows it again and asks for confirmation. Nobody else sees it until five users (the setting shared.offers_together)
     offer the same words. The next upkeep then publishes them as one anonymous item by "5 users". `shared unpublish`
@@ -295,9 +295,7 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each line with ""; if several lines repeat a field in `before`, yield only the first, with the field's
-    name.
-    """
+    """Yield each line with "", but of lines that repeat a field of `before` only the first, with the field's name."""
     left, place = dict(before), 0
     bare = [_HEADING.sub("", line).rstrip() for line in lines]
     while place < len(lines):

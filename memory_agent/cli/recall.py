@@ -70,8 +70,8 @@ def recall(
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
     Only memories that match all filters are returned. Uses the data folder's daemon, or its files if no daemon is
-    running. Parts of the search that were unavailable (no model, a deadline) are listed as degraded. Memories that are
-    not relevant to TEXT are left out; an empty result is not an error.
+    running. Parts of the search that were unavailable (no model) or skipped (a deadline) are listed as degraded.
+    Memories that are not relevant to TEXT are left out; an empty result is not an error.
 
     \b
     Examples:
@@ -104,7 +104,7 @@ def recall(
     elif target.as_json:
         print_document(result_document(result, given["with_embedding"]))
     elif explained:
-        from memory_agent.cli.explanation import Asked, print_explanation  # imports the phrases for dates
+        from memory_agent.cli.explanation import Asked, print_explanation  # imported late: loads the phrases for dates
 
         kinds = filter.kinds or profile_defaults(given["profile"]).kinds
         print_explanation(result, now, Asked(msgspec.structs.replace(filter, kinds=kinds), given["dates"]))
@@ -283,6 +283,6 @@ def map_memories(target: Target, limit: int) -> None:
         "linear share of variance": found.explained,
         "model": found.model,
     }
-    print_figures("map; --json prints the positions", figures)
+    print_figures("map (--json prints the positions)", figures)
     if not found.total:
         note_unknown_user(target)

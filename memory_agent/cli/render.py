@@ -46,7 +46,7 @@ def print_document(value: object) -> None:
 
 
 def printed_json(as_json: bool, document: object) -> bool:
-    """Print the document if `as_json`; return whether this is so."""
+    """Print the document if `as_json` is true. Return `as_json`."""
     if as_json:
         print_document(document)
     return as_json
@@ -244,7 +244,9 @@ def shortened(text: str, most_chars: int) -> str:
 
 
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
-    """Return the heading: our facts on the first line; title and tags below it, so that they cannot pass for ours."""
+    """Return the heading. Our facts are on the first line, and the title and tags below it, so that nobody confuses
+    them.
+    """
     record, shared = memory.record, context.shared_origin(memory)
     what = [record.kind, record.source] if shared is None else [shared.content_type]
     facts = [context.age_of_memory(memory, now), *what, *([] if place is None else [_scores(memory)])]

@@ -24,15 +24,15 @@ _STOP_WITHIN_S = 60.0
     default=_STOP_WITHIN_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait until it has stopped.",
+    help="How long to wait for it to stop.",
 )
 @options_where_user(UNUSED)
 def stop(target: Target, timeout: float) -> None:
     """Stop the daemon of the data folder, and wait until it has stopped. Nothing acknowledged is lost.
 
-    The daemon finishes the work in progress. After an upgrade, this ends the daemon of the former version; the next
-    session of a coding agent, `memory-agent serve` or the service manager starts the new one. The exit code is 1 if no
-    daemon runs, or if it has not stopped in time.
+    The daemon finishes the work in progress. After an upgrade, this command stops the daemon of the former version. The
+    new version is started by the next session of a coding agent, by `memory-agent serve`, or by the service manager.
+    The exit code is 1 if no daemon runs, or if it has not stopped in time.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ _YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation (au
 
 
 @service.command(short_help="Write the service's file, and start it.")
-@click.option("--full", is_flag=True, help="With Ray, for many users. Default: as one process (serve --light).")
+@click.option("--full", is_flag=True, help="Run with Ray, for many users. Default: as one process (serve --light).")
 @_DRY_RUN
 @_YES
 @options_where_user(UNUSED)

@@ -45,7 +45,7 @@ _MOST_PRINTED = 20
 
 
 class Delivered(msgspec.Struct, kw_only=True):
-    """Counts of `new`, already `known` and `rejected` events and, by reason, of `noise`, which creates no memory.
+    """Counts of `new`, already `known` and `rejected` events. `noise` counts, by reason, events that create no memory.
 
     `forgotten` counts events whose memory was forgotten and stays forgotten.
     """

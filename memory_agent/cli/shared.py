@@ -207,9 +207,9 @@ def show(target: Target, item_id: str) -> None:
 def follow(target: Target, after: int | None, followed: Followed) -> None:
     """Print changes to shared items that the key may see: published, unpublished, or newly rated.
 
-    The events contain no titles. A title is looked up while the item can be seen, so that a later removal can be
-    printed with it. A removed item that could not be seen when the command started has only a fingerprint (`item`).
-    --json prints each change as a JSON object on one line.
+    The events contain no titles. A title is looked up while the item is visible, so that a later removal can be printed
+    with the title. If an item was not visible when the command started, its removal is printed with a fingerprint
+    (`item`) instead. --json prints each change as a JSON object on one line.
 
     \b
     Examples:
@@ -235,9 +235,7 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
 
 
 class _Titles:
-    """Titles of items that a follower could see, by the item's fingerprint. With them, an item can be named after its
-    removal.
-    """
+    """Titles of items that a follower could see, by the item's fingerprint. They identify removed items."""
 
     def __init__(self, client: MemoryClient) -> None:
         self._client = client
@@ -259,7 +257,7 @@ class _Titles:
     required=True,
     type=_file,
     metavar="FILE",
-    help="Write it to this file (0600), or with - to standard output.",
+    help="Write the attachment to this file (0600), or to standard output with -.",
 )
 @click.option("--replace", is_flag=True, help="Replace an existing file.")
 @daemon_options

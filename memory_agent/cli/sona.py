@@ -35,16 +35,16 @@ def sona() -> None:
     """
 
 
-@sona.command(short_help="Show whether it changes rankings, and why.")
+@sona.command(short_help="Show whether learning changes rankings, and why.")
 @daemon_options
 def status(target: Target) -> None:
     """Show whether learning changes rankings, on what evidence, and what it learned from.
 
-    A lesson is a recall whose run has ended; it has credit if it is known which of its memories the run used. The gate
-    starts in `shadow`, where learning has no effect. In `trial`, the learned ranking is compared with the usual one,
-    which still determines the results. The ranking that better predicts the used memories wins the recall. The gate
-    turns `on` when the wealth of a bet on past use reaches the threshold; by chance, this happens with a probability of
-    at most 1 / threshold. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the
+    A lesson is a recall whose run has ended. It has credit if the memories that the run used are known. The gate starts
+    in `shadow`, where learning has no effect. In `trial`, the learned ranking is compared with the usual one, which
+    still determines the results. The ranking that better predicts the used memories wins the recall. The gate turns
+    `on` when the wealth of a bet on past use reaches the threshold; by chance, this happens with a probability of at
+    most 1 / threshold. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the
     recalls are interleaved from both rankings.
 
     \b

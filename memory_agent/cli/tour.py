@@ -1,4 +1,4 @@
-"""`tour`: recall, the page and `connect` on the user's own past sessions. Each step is a command, shown before it
+"""`tour`: try recall, the page and `connect` on the user's own past sessions. Each step is a command, shown before it
 runs.
 """
 
@@ -186,7 +186,7 @@ def _with_sessions(target: Target, found: _Found) -> None:
         _run(_import(found))
     has_memories = user_folder(target.data_dir, target.user_id).exists()
     if has_memories:
-        _head("2. Ask", "Ask a question whose answer you know and these sessions contain, best in your own words.")
+        _head("2. Ask", "Ask a question that these sessions answer and whose answer you know, in your own words.")
         _ask(found.question, own)
         _head("3. The page", _page_facts(target))
         if click.confirm("Open the page?"):

@@ -268,9 +268,10 @@ def _because(reason: str) -> str:
 def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from this.
 
-    RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only memories
-    that were used: naming all of four or more carries no information, and naming all of two or three counts half.
-    Memories that cannot be credited are listed with the reason; this is not an error.
+    RECALL_ID is the recall_id of `recall --json`, or the id of a run; --quality then revises the run's quality. Name
+    only memories that were used: if a recall returned four or more, naming all of them carries no information; if it
+    returned two or three, naming all of them counts half. Memories that cannot be credited are listed with the reason;
+    this is not an error.
 
     \b
     Examples:

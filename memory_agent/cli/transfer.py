@@ -40,7 +40,7 @@ _LOOK_AGAIN_S = 1.0
 @filter_options
 @common_options
 def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFilter) -> None:
-    """Write the memories of --user to FILE, one JSON document per line, or to standard output with -.
+    """Write the memories of --user to FILE, or to standard output with -, as one JSON document per line.
 
     Each line contains a whole memory, including its usage, vector and event ids. Without filters, events whose memory
     was deleted are included; with filters, only memories that match all of them are written. Can be used while a daemon
@@ -153,8 +153,8 @@ def import_memories(target: Target, file: Path) -> None:
 def index_documents(target: Target, path: Path, watch: bool) -> None:
     """Store each section of the Markdown documents in PATH, a folder or a file, with its file name and heading.
 
-    Run it again when documents have changed: changed sections are replaced, removed sections are forgotten, and the
-    rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;
+    Run the command again when documents have changed: changed sections are replaced, removed sections are forgotten,
+    and the rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;
     unreadable files are reported (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md, each list item is a
     memory. With --watch, documents that are added, changed, renamed or removed are indexed within seconds. The command
     waits while the daemon or PATH cannot be reached.
