@@ -2,8 +2,8 @@
 
 Read `dataset` first. `locomo`, `beam`, `swe` and `jsonl` each read one format. `runs` ingests the events, through a
 `daemon_process` or embedded, and asks the questions. `trial` scores each answer with `metrics`, and `report` averages
-the scores. `results` stores the answer to each question, and `comparison` compares two such files. Import `runs`
-directly, because it loads the engines.
+the scores. `results` writes the answer to each question to a file, and `comparison` compares two such files. The
+package does not export `runs`, which loads the engines.
 """
 
 from memory_agent.evaluation.beam import read_beam

@@ -28,7 +28,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     text: str
-    timestamp: datetime | None = None  # None: when it is ingested
+    timestamp: datetime | None = None  # None: the time of ingestion
     session: str | None = None
     kind: Kind = "episode"
     role: Role = "user"
@@ -37,14 +37,14 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and the items that answer it, each with a grade of 1 or more. It is not asked if there are none."""
+    """A question, and the items that answer it, each with a grade of 1 or more. Without such items, it is not asked."""
 
     id: str
     text: str
     category: str
     relevant: dict[str, int]
     asked_at: datetime | None = None
-    group: str = ""  # questions of a group, or else of a user, are not independent
+    group: str = ""  # questions of one group (or of one user, without groups) are not independent
     outside_session: str | None = None  # the question's own session, whose memories no answer may contain
 
 

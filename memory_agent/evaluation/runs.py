@@ -97,7 +97,7 @@ class Prepared:
 
 
 def without_echoes(settings: Settings) -> Settings:
-    """Return the settings without echoes: in a trial, an item with a question's words is an answer."""
+    """Return the settings with `recall.echo_minutes` 0: in a trial, an item with a question's words is an answer."""
     return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
 
 

@@ -4,9 +4,9 @@ A file is a list of `{instance_id, task, steps: [{thought, command, output}]}`; 
 belong to one user, so that memories of other issues compete. A run is a session, and a question's group is its issue.
 The files contain no times, so each memory is dated 40 s after the previous one.
 
-Items. In every fourth run, each thought is an item, and so is each command with its output. The other runs report 3 to
-12 steps at a time, which gives long items. The text of an issue without its title is an item (role `user`), and so is a
-run's last thought if it is longer than 140 characters. Equal texts are one item.
+Items. In every fourth run, each thought is an item, and so is each command with its output. In the other runs, an item
+reports 3 to 12 steps, so that some items are long. The text of an issue without its title is an item (role `user`), and
+so is a run's last thought if it is longer than 140 characters. Equal texts are one item.
 
 Questions, with the items that answer them. A thought that is used as a question is omitted from its run's items.
 
@@ -16,8 +16,8 @@ Questions, with the items that answer them. A thought that is used as a question
     cause     the thought in which a run found the cause: such thoughts in other runs for the issue. The session of the
               run is excluded.
 
-Questions and evidence were not judged by people. A report of more steps answers more lookups, so this benchmark favours
-rankings that prefer long texts.
+Questions and evidence were not judged by people. A report that covers more steps answers more lookups, so this
+benchmark favours rankings that prefer long texts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Step(msgspec.Struct, frozen=True):
 
     @property
     def ran(self) -> str:
-        """The command. It may be JSON, `{"command": "ls"}`, that was truncated."""
+        """The command. The field may contain JSON, `{"command": "ls"}`, possibly truncated."""
         text = self.command or ""
         try:
             return msgspec.json.decode(text, type=described(_Command)).command

@@ -24,7 +24,7 @@ def episodic_memory(memory: MemoryClient, *, tools: bool = True, context_tokens:
 
 
 class MemoryProvider(ContextProvider):
-    """Adds a block of memories that resemble the request, and tools, to an agent's context, not to its history."""
+    """Adds tools and a block of memories that resemble the request to an agent's context, not to its history."""
 
     def __init__(self, memory: MemoryClient, *, tools: bool = True, context_tokens: int = USUAL_TOKENS) -> None:
         super().__init__(SOURCE)

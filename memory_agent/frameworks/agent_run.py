@@ -1,4 +1,4 @@
-"""One run of an agent: recalls before its work, and reports at its end how the work went, so that recall learns.
+"""One run of an agent: recalls before the agent works, and reports how the work went, so that recall can learn.
 
 Uses the blocking client, also for asyncio: the socket of `AsyncMemoryClient` belongs to one event loop, while
 frameworks open a loop per call.
@@ -103,7 +103,7 @@ class AgentRun:
     ) -> None:
         """`session_id` names the conversation; recall leaves out what was just said in it.
 
-        Pass `recalls=False` if the agent recalls while it works, naming the run (`current_run_id`).
+        Pass `recalls=False` if the agent itself recalls during its work and names the run (`current_run_id`).
         """
         self.memory = memory
         self.request = searched_text(request)

@@ -29,9 +29,9 @@ _runs: dict[str, AgentRun] = {}
 class CrewMemory(Memory):
     """A memory for `Crew(memory=...)` or `Agent(memory=...)`, also through its scopes and slices.
 
-    A task that recalls is a run, which ends as completed or failed with the task. A recall finds all memories of the
-    user unless it names a scope; everything else affects only what CrewAI stored. CrewAI ignores a failed recall, so a
-    missing daemon is reported on creation. With `llm`, memories are also extracted from the results of tasks.
+    A task that recalls is a run, which ends as completed or failed with the task. A recall searches all memories of the
+    user unless it names a scope; all other operations affect only what CrewAI stored. CrewAI ignores a failed recall,
+    so a missing daemon is reported on creation. With `llm`, memories are also extracted from the results of tasks.
 
     >>> crew = Crew(agents=[agent], tasks=[task], memory=CrewMemory(memory))
     >>> "VPN" in crew.kickoff().raw
@@ -138,7 +138,7 @@ class Storage:
 
     def search(self, query_embedding: list[float], *_: Any, **__: Any) -> list[tuple[MemoryRecord, float]]:
         """Raise `InvalidInputError`."""
-        raise InvalidInputError("storage", "recalls by text: pass CrewMemory(memory), not Memory(storage=...)")
+        raise InvalidInputError("storage", "cannot search by vector: pass CrewMemory(memory), not Memory(storage=...)")
 
     def delete(
         self,

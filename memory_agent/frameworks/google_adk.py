@@ -114,7 +114,7 @@ class MemoryService(BaseMemoryService):
 
 
 class OutcomesPlugin(BasePlugin):
-    """Records each invocation as a run of the memory, and credits the searches of `MemoryService` with the outcome.
+    """Records each invocation as a run in the memory, and credits the searches of `MemoryService` with the outcome.
 
     Pass it to the runner (`App(plugins=[...])`). An exception ends the run as failed. ADK does not report cancellation,
     so the run ends as cancelled when its task is cancelled, or else when the runner is closed.
@@ -130,7 +130,7 @@ class OutcomesPlugin(BasePlugin):
         request = _text_of(invocation_context.user_content)
         run = AgentRun(self._clients.of(session.user_id), request, session_id=session.id, recalls=False)
         invocation_id, loop = invocation_context.invocation_id, asyncio.get_running_loop()
-        self._runs[invocation_id] = run  # before it begins, because its beginning may be cancelled
+        self._runs[invocation_id] = run  # before `begin`, which may be cancelled
 
         def end_if_cancelled(task: asyncio.Task[Any]) -> None:
             if task.cancelled() and self._runs.pop(invocation_id, None) is not None:

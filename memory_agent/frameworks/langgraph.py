@@ -55,8 +55,8 @@ class MemoryStore(BaseStore):
     A search with a query is a recall: hybrid, ranked by what helped before, and part of the current run
     (`RunOutcomes`). Other searches return items by last update, newest first. `fields` are the paths of the text to
     search, as in LangGraph's `IndexConfig`; by default every text of the value. Values must be JSON, and secrets in
-    them are masked. There is no `ttl`. Raises `InvalidInputError` for a value that is not JSON, before any operation of
-    the batch is executed, and the errors of the client.
+    them are masked. `ttl` is not supported. Raises `InvalidInputError` for a value that is not JSON, before any
+    operation of the batch is executed, and the errors of the client.
 
     >>> store = MemoryStore(memory)
     >>> store.put(("alice", "facts"), "vpn", {"text": "Staging needs the VPN"})
@@ -151,7 +151,7 @@ class MemoryStore(BaseStore):
         return [item for item in items if _matches(item.value, op.filter or {})]
 
     def _matching(self, op: SearchOp, **metadata: MetadataValue) -> Iterator[MemoryRecord]:
-        """Yield the records of the items that match, last update first."""
+        """Yield the records of the items that match, most recently updated first."""
         for record in listed(self.memory, _filter(op, **metadata), "updated"):
             if _matches(record.metadata["value"], op.filter or {}):
                 yield record
@@ -227,7 +227,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _matches(value: Any, wanted: Any) -> bool:
-    """Whether a stored value matches a LangGraph filter: operators, objects by their members, lists as a whole."""
+    """Whether a stored value matches a LangGraph filter. Objects are compared by member, lists as a whole."""
     if isinstance(wanted, Mapping):
         if any(key.startswith("$") for key in wanted):
             return all(_compares(value, operator, other) for operator, other in wanted.items())

@@ -29,7 +29,7 @@ async def run_with_memory(
     context_tokens: int = USUAL_TOKENS,
     **options: Any,
 ) -> RunResult:
-    """Run an agent like `Runner.run`, record a run of the memory, and credit its recalls with the outcome.
+    """Run an agent like `Runner.run`, record the run in the memory, and credit its recalls with the outcome.
 
     The block of memories precedes the input in each request to the model, and is not part of the session. The request
     is the last user message; the memories have the session's id.

@@ -17,7 +17,7 @@ from memory_agent.frameworks.tools import MemoryTools
 
 @dataclass
 class EpisodicMemory(AbstractCapability[Any]):
-    """Records each run of an agent as a run of the memory, and credits its recalls with the outcome.
+    """Records each run of an agent as a run in the memory, and credits its recalls with the outcome.
 
     The block of memories precedes the messages in each request to the model, and is not part of the history. With
     `tools`, the model also recalls and remembers by itself. The memories have the conversation's id as their session.

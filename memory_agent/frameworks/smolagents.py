@@ -16,13 +16,13 @@ from memory_agent.frameworks.tools import MemoryTools
 def run_with_memory(
     memory: MemoryClient, agent: MultiStepAgent, task: str, *, context_tokens: int = USUAL_TOKENS, **options: Any
 ) -> Any:
-    """Run an agent like `agent.run`, record a run of the memory, and credit its recalls with the outcome.
+    """Run an agent like `agent.run`, record the run in the memory, and credit its recalls with the outcome.
 
     The block of memories precedes the task. The run fails if there is an exception, or no answer after the last step.
     Raises `InvalidInputError` for `stream`: use `with AgentRun(memory, task) as run` instead.
     """
     if options.get("stream"):
-        raise InvalidInputError("stream", "ends after the call; use AgentRun around the steps instead")
+        raise InvalidInputError("stream", "is not supported here; use AgentRun around the steps instead")
     with AgentRun(memory, task, context_tokens=context_tokens) as run:
         result = agent.run(f"{run.block}\n\n{task}" if run.block else task, **options)
         run.output = str(getattr(result, "output", result))

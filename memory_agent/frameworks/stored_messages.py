@@ -45,9 +45,9 @@ class StoredMessages:
     def append(self, messages: Iterable[Message]) -> None:
         """Store messages. Durable on return.
 
-        Raises `InvalidInputError` for a value that is not JSON, before any message is stored. If a message is refused
-        later, those stored before it are forgotten again. Messages are in the order of the calls: if the clock was set
-        back, a message gets the time of the one before it.
+        Raises `InvalidInputError` for a value that is not JSON, before any message is stored. If a later message is
+        refused, the messages that this call has stored are forgotten. Messages are in the order of the calls: if the
+        clock was set back, a message gets the time of the one before it.
         """
         checked = [(message, check_object("message", message.fields, MOST_LEVELS)) for message in messages]
         latest = self._latest(1) if checked else []

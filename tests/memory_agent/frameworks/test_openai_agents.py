@@ -84,7 +84,7 @@ def test_the_tools_recall_and_remember_within_the_run(memory: MemoryClient) -> N
     assert "VPN certificate ends in May" in [record.text[4:] for record in memory.list().records]
     (run,) = memory.runs.list()
     assert len(run.recall_ids) == 2
-    assert agent.tools[0].description.startswith("Recall what happened before")
+    assert agent.tools[0].description.startswith("Recall past events")
 
 
 def test_errors_and_cancellation_are_the_outcome_of_the_run(memory: MemoryClient, cancel: Callable[..., None]) -> None:
