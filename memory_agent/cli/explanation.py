@@ -199,7 +199,7 @@ def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
     yield f"learned: {changed}" if changed else "learned: nothing changed"
     for run in parts["caused_by"]:
         ended = "" if run["quality"] is None else f", which ended with {run['quality']:.1f}"
-        yield f"because of run {run['trajectory_id']}, whose request has similarity {run['similarity']:.0%}{ended}"
+        yield f"because of run {run['trajectory_id']}, whose request has a similarity of {run['similarity']:.0%}{ended}"
 
 
 def _ids(memory: RetrievedMemory) -> list[str]:

@@ -233,7 +233,7 @@ def test_the_learned_part_has_a_column_and_names_its_runs(
     assert "score = fused + date + context + lent + learned - alike" in lines
     assert "# score cosine words fused date context lent learned alike when what" in lines
     assert "learned: used before +0.250, how its run ended +0.060" in lines
-    assert "because of run run-7, whose request has similarity 82%, which ended with 1.0" in lines
+    assert "because of run run-7, whose request has a similarity of 82%, which ended with 1.0" in lines
 
 
 def test_an_outcome_has_a_column_where_it_changed_a_score(capsys: pytest.CaptureFixture[str]) -> None:
