@@ -116,7 +116,7 @@ __all__ = [
 
 
 def _load_cxx_locale() -> None:
-    """Create the C++ locale of the system's libstdc++ before an extension module loads another copy of it.
+    """Initialise the C++ locale in the system's libstdc++ before an extension module loads another copy of libstdc++.
 
     Otherwise importing ONNX Runtime after usearch crashes with SIGSEGV (usearch 2.26.6, onnxruntime 1.31.1; decision
     0011).

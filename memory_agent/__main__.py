@@ -13,7 +13,7 @@ _HOOK = "hook"
 
 
 def run() -> NoReturn:
-    """Run the command line of this process, and end the process."""
+    """Run this process's command line, then exit."""
     run_program(main)
 
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _discard_unwritable() -> None:
-    """Discard unwritten output; otherwise Python would retry at exit, fail, and exit with 120."""
+    """Discard unwritten output; otherwise Python would retry at exit, fail, and exit with code 120."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
@@ -52,7 +52,7 @@ def _hook() -> None:
     try:
         cli(prog_name="memory-agent")
     except SystemExit as exit:
-        # A hook's exit code 2 tells the client to stop, so invalid arguments must not cause it.
+        # Exit code 2 from a hook tells the client to stop, so invalid arguments exit with another code.
         sys.exit(ExitCode.FAILED if exit.code == ExitCode.MISUSED else exit.code)
 
 

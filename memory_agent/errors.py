@@ -292,8 +292,7 @@ class HostDiedError(UnavailableError):
 
     code = "host_died"
     is_lost = False
-    """Whether the host may have ended with its machine, rather than because of the request. Known only to the daemon.
-    """
+    """Whether the host may have died with its machine, not because of the request. Known only to the daemon."""
 
 
 class ArchiveUnavailableError(UnavailableError):

@@ -33,7 +33,7 @@ def local_door(layout: Layout, token: str | None = None) -> Door | None:
     """Return the HTTP address of a data folder's daemon, or None if no daemon is running or its HTTP interface is off.
 
     While the result exists, a daemon that a client started does not stop when it is idle. `token` is the caller's
-    token; with None, the data folder's token is read. Raises `OSError` if it cannot be read.
+    token; with None, the data folder's token is read. Raises `OSError` if the token cannot be read.
     """
     call = layout.call()
     if (
@@ -70,8 +70,7 @@ class Exchange:
     """One request and its response, with the deadline `until_s` (monotonic clock).
 
     `send` and `receive` raise `TimeoutError` after the deadline, `ConnectionResetError` if the daemon closes the
-    connection before it has responded, `ConnectionAbortedError` after `cancel`, `UnusableDoorError`, and other
-    `OSError`s.
+    connection before it responds, `ConnectionAbortedError` after `cancel`, `UnusableDoorError`, and other `OSError`s.
     """
 
     def __init__(self, door: Door, until_s: float) -> None:

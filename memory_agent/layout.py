@@ -12,7 +12,7 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             page-sessions: the sessions of browsers (0600);
                             agents/: the current session of each coding agent's process (0700);
                             start.lock: held while a client starts a daemon; start: how to start it (0600);
-                            calls.lock: shared by local calls, so that no daemon stops when idle during a call
+                            calls.lock: held by local calls, so that an idle daemon does not stop during a call
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
                             and for keys other than those of the data folder
 DATA/copies.jsonl           backups and exports of this folder, which receipts of erasures name (0600)
@@ -171,7 +171,7 @@ class Layout:
         return Holder(int(pid), version) if pid else None
 
     def claim_start(self) -> TextIO | None:
-        """Return a file that is open while a daemon starts, or None while another client is starting one. Raises
+        """Return a locked file to keep open while a daemon starts, or None if another client is starting one. Raises
         `SettingsError`.
         """
         self.create()

@@ -65,7 +65,7 @@ def start_daemon(layout: Layout, start: Start) -> Any:
             stdin=claim,
             stdout=subprocess.DEVNULL,
             stderr=log,
-            cwd=layout.data_dir,  # the working folder is a project, which may be removed
+            cwd=layout.data_dir,  # the client's working folder may be removed
             env=daemon_environment(start.variables, os.environ),
             start_new_session=True,  # it outlives the client
             umask=0o077,
@@ -73,7 +73,7 @@ def start_daemon(layout: Layout, start: Start) -> Any:
 
 
 def record_start(layout: Layout, start: Start) -> None:
-    """Store how to start a folder's daemon, unless this is stored already. Raises `SettingsError` and `OSError`."""
+    """Store how to start a folder's daemon, unless that is already stored. Raises `SettingsError` and `OSError`."""
     if not layout.start.exists():
         layout.create()
         _write_private(layout.start, json.dumps(start._asdict()).encode())
@@ -102,7 +102,7 @@ def restart_daemon(layout: Layout) -> Any:
 
 
 def daemon_environment(named: Collection[str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a daemon: those that any daemon may need, its settings, and `named` ones.
+    """Return the variables for a daemon: those that any daemon may need, its settings, and those in `named`.
 
     >>> daemon_environment(["KEY"], {"HOME": "/home/ann", "KEY": "k", "ANTHROPIC_API_KEY": "s", "LC_ALL": "C"})
     {'HOME': '/home/ann', 'KEY': 'k', 'LC_ALL': 'C'}

@@ -1,8 +1,9 @@
 """Make a consistent backup of a data folder, even while a daemon runs, and check a backup against its manifest.
 
-Users are copied before the journal, so the copied journal contains every event of the copied stores. Its cursors are
-set to their values from before the first copy; the stores recognise redelivered events. Derived files, tokens and keys
-are not copied. Every copy is checked, and the backup gets its final name only when all of it is durable.
+Users are copied before the journal, so the copied journal contains every event of the copied stores. The copied
+journal's cursors are set to the values that they had before the first user was copied; the stores recognise redelivered
+events. Derived files, tokens and keys are not copied. Every copy is checked, and the backup gets its final name only
+once all of its files are durable.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime, report: Report) -> Manifest:
-    """Copy `data_dir`, without its caches, to `target`, which must not exist. Receipts of later erasures name the copy.
-    Durable on return.
+    """Copy `data_dir`, without its caches, to `target`, which must not exist. Receipts of later erasures list the
+    backup. Durable on return.
 
     Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and, if `settings` name no keys for an
     encrypted folder, `StoreEncryptedError`. A failed backup leaves no files.
@@ -148,7 +149,7 @@ class _Copier:
         return self._described(target, JOURNAL, last_seq)
 
     def _described(self, folder: Path, part: str, entries: int) -> Part:
-        """Remove all but the data file from the folder, and return its manifest entry."""
+        """Remove all but the data file from the folder, and return the manifest entry of the data file."""
         for path in folder.iterdir():
             if path.name != DATA_FILE:
                 path.unlink()
@@ -179,7 +180,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise BackupDamagedError(f"{folder} is not a backup: it has no {MANIFEST_FILE}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if "truncated" in str(error):  # msgspec raises ValueError here
+        if "truncated" in str(error):
             raise BackupDamagedError(f"{folder}: the backup is damaged: its manifest is truncated") from error
         raise BackupDamagedError(f"{folder / MANIFEST_FILE}: {error}") from error
     if manifest.format > FORMAT:

@@ -108,7 +108,7 @@ def verify_folder(
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings in one part. `entries` counts memories, pairs or events. `unbuilt` names missing derived files."""
+    """The findings in a store. `entries` counts memories, run owners or events. `unbuilt`: missing derived files."""
 
     part: str
     entries: int
@@ -128,8 +128,8 @@ def check_user(
 ) -> PartReport:
     """Check a user's folder. For a copy, which has no derived files, check only the records.
 
-    With `index`, also count the memories in the user's index, if it is in another engine. Raises `StoreError` if the
-    files cannot be read at all.
+    With `index`, also check the number of memories in the user's index if the index is in another engine. Raises
+    `StoreError` if the files cannot be read at all.
     """
     findings = Findings()
     unbuilt = () if is_copy or (folder / COLUMNS_FILE).exists() else (COLUMNS_FILE,)
@@ -160,8 +160,8 @@ def check_events(folder: Path, settings: JournalSettings, report: Report) -> Par
 
 
 def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
-    """Check the map from runs and sessions to their owners, which may be encrypted with the system's `key`. Raises
-    `StoreError`.
+    """Check the map from runs and sessions to their owners. `key` is the key of `system`, with which the map may be
+    encrypted. Raises `StoreError`.
     """
     findings = Findings()
     entries = 0
@@ -247,7 +247,7 @@ class RecordsCheckup(Checkup):
             self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they start")
 
     def _others(self) -> None:
-        """Check values for which only the checksum or the size is known."""
+        """Check values of which only the checksum or the size can be verified."""
         width = self._state.word_bytes or 0
         decoders: dict[str, Callable[[int, bytes], object]] = {
             WORD_BITS: lambda row, value: codec.words_body(row, value, width),
@@ -269,7 +269,7 @@ class RecordsCheckup(Checkup):
 
     def _events(self) -> None:
         for _, value in self.walk(EVENTS):
-            self.findings.require(0 < _row_of(value) < self._state.next_row, EVENTS, "refers to a row never allocated")
+            self.findings.require(0 < _row_of(value) < self._state.next_row, EVENTS, "refers to an unallocated row")
 
     def _changes(self) -> None:
         kept = 0
@@ -295,7 +295,7 @@ class RecordsCheckup(Checkup):
         for key, value in self.walk(RUNS):
             with suppress(StoreDamagedError, InvalidInputError):  # reported by the index check
                 for row in decode_trajectory(key, value).named_rows:
-                    self.findings.require(0 < row < self._state.next_row, RUNS, "names a row never allocated")
+                    self.findings.require(0 < row < self._state.next_row, RUNS, "refers to an unallocated row")
 
     def _index_of(
         self, index: str, sources: Sequence[str], entries: Callable[[bytes, bytes], dict[bytes, bytes]]
@@ -340,7 +340,7 @@ class RecordsCheckup(Checkup):
 
 
 def _row_of(value: bytes) -> int:
-    """Return the row in a value, or 0 for a value that is too long."""
+    """Return the row number that a value contains, or 0 if the value is too long."""
     return codec.row_number(value) if len(value) <= _ROW_BYTES else 0
 
 

@@ -49,7 +49,7 @@ from memory_agent.storage.view import View
 from relay.disk import Findings, Report
 from sona import DamagedStateError
 
-_ATTEMPTS = 3  # attempts to read columns that their owner keeps replacing
+_ATTEMPTS = 3  # attempts to read the columns while their owner replaces them
 _LEAST_COSINE = 0.9999  # smallest cosine between a vector in the columns and the same vector in float16
 _NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
 _STEP = 500
@@ -62,8 +62,8 @@ def check_columns_file(
 ) -> None:
     """Check the saved columns, and compare them with the records if the records are sound.
 
-    The columns are read before the records, so they can only be behind. They are read again if their owner has
-    meanwhile saved newer columns and deleted the intermediate changes from the log.
+    The columns are read before the records, so they can only be older than the records. They are read again if the
+    owner of the store has meanwhile saved newer columns and deleted the intermediate changes from the log.
     """
     for attempt in range(_ATTEMPTS):
         source = None if engine_in(folder, settings, key) == "builtin" else _RecordedVectors()
@@ -101,7 +101,7 @@ class _RecordedVectors:
 def _columns(
     folder: Path, key: UserKey | None, findings: Findings, source: _RecordedVectors | None
 ) -> tuple[ColumnsHeader, View] | None:
-    """Return the saved columns without their graph, whose file is only checked against its checksums."""
+    """Return the saved columns without their graph; the graph's file is only checked against its checksums."""
     cipher = columns_cipher(key)
     try:
         for graph in graph_files(folder / GRAPH_FILE):
@@ -173,7 +173,7 @@ def check_index(of: IndexOf, settings: StoreSettings, key: UserKey | None, findi
 
 
 def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
-    """Check the saved learner's checksum and store; the learner may be older than the records."""
+    """Check the saved learner's checksum, and that it belongs to this store. It may be older than the records."""
     try:
         lineage = look_at_learner(folder, key)
     except DamagedStateError as error:

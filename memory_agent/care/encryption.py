@@ -140,16 +140,16 @@ def destroy_user_key(
     if folder.exists():
         left.append(f"{folder}, which can no longer be read")
     if is_served:
-        left.append("what conductors published as system about the user's runs, encrypted with the system's key")
+        left.append("the events about the user's runs that conductors published as system, encrypted with system's key")
     return DestroyedKey(user_id=user_id, destroyed=True, events_of_system=erased, left=tuple(left))
 
 
 EncryptionState = Literal["plain", "encrypted", "locked"]
-"""`locked`: the store is encrypted with a key that is not in the key ring, or the settings name no key ring."""
+"""`locked`: the store is encrypted, but its key is not in the key ring, or the settings name no key ring."""
 
 
 class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
-    """The encryption of one store: `user ID`, `owners` or `journal`."""
+    """The encryption state of one store. `part` is `user ID`, `owners` or `journal`."""
 
     part: str
     state: EncryptionState
@@ -207,7 +207,7 @@ def encrypt_user(folder: Path, settings: Settings, key: UserKey, report: Report)
 
 
 def _plain_index(environment: Environment, user_id: str, settings: IndexSettings) -> str:
-    """Return a user's index if it stores vectors unencrypted, or "". Raises `SettingsError` if it must not."""
+    """Return a user's index if it stores vectors unencrypted, or "". Raises `SettingsError` if that is forbidden."""
     with environment.read() as transaction:
         engine = engine_named(Snapshot(transaction))
     if encrypts(engine):
@@ -229,7 +229,7 @@ def _size(folder: Path) -> int:
 
 
 def store_encryptions(data_dir: Path, settings: Settings, keys: KeyRing | None) -> Iterator[StoreEncryption]:
-    """Yield the encryption of each store that is not empty. Raises `StoreError`, `JournalError` and `KeyFileError`."""
+    """Yield the encryption state of each nonempty store. Raises `StoreError`, `JournalError` and `KeyFileError`."""
     layout = Layout(data_dir)
     for user_id in known_users(data_dir):
         folder = user_folder(data_dir, user_id)

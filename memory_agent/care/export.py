@@ -1,11 +1,11 @@
 """Export a user's memories as JSON Lines, and import them into another store.
 
 Each memory is one line and round-trips bit for bit: record, usage, vectors, words and events, with bytes in base64 and
-long event ids as digests. Import checks every line before it writes one transaction, skips memories whose id or event
-is already in the store, and is idempotent. Vectors of a different embedder are dropped and recomputed later.
+long event ids as digests. Import checks every line, and then writes a single transaction. It skips memories whose id or
+event is already in the store, and is idempotent. Vectors of a different embedder are dropped and recomputed later.
 
-In an export of shared items, a line is an item with its attachment and its author's pseudonym, without figures or
-chosen names. Items that were unpublished here remain unpublished.
+In an export of shared items, a line is an item with its attachment and its author's pseudonym, without statistics or
+the names that authors chose. An import does not restore items that were unpublished in the target folder.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Bodies(NamedTuple):
 
 
 Arrival = tuple[MemoryRecord | None, Bodies, list[bytes], bytes | None]
-"""A memory, its bodies, its events' stored keys, and an item's attachment."""
+"""A memory, its `Bodies`, the stored keys of its events, and the attachment if it is a shared item."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,7 +121,7 @@ def export_user(
     key = open_user_key(settings.encryption, data_dir, user_id)
     chosen = check_filter(filter)
 
-    def lines() -> Iterator[bytes]:  # checked before the first line is requested
+    def lines() -> Iterator[bytes]:  # a function, so that the checks above do not wait for the first line
         with current_files(data_dir, settings, user_id) as (current, _):
             yield from export_lines(current, user_id, settings.store, report, key, chosen)
 
@@ -136,7 +136,7 @@ def import_user(
     A later restore does not erase imported memories. Raises `InvalidInputError` with the bad lines, and
     `DaemonRunningError`, `StoreOwnedElsewhereError` and `StoreError`.
     """
-    head = decode_head(next(_numbered(file), (1, b""))[1])  # checked before anything is created
+    head = decode_head(next(_numbered(file), (1, b""))[1])  # raises before anything is created
     if (head.user_id == SHARED_USER) != (user_id == SHARED_USER):
         what = "shared items" if head.user_id == SHARED_USER else "a user's memories"
         raise InvalidInputError("line 1", f"starts an export of {what}; import it with --user {head.user_id}")
@@ -200,7 +200,7 @@ def import_lines(
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
     snapshot = Snapshot(transaction)
-    of_many = {one.item_id for one in all_offerers(snapshot)}  # items created from offers, which are private
+    of_many = {one.item_id for one in all_offerers(snapshot)}  # items created from private offers
     state, total = snapshot.state, snapshot.counts().memories - len(of_many)
     if filter is not None:
         filter = with_excluded_memories(filter, snapshot)
@@ -268,7 +268,7 @@ def _checked(file: BinaryIO, report: Report) -> Head:
         more = f"; and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
         raise InvalidInputError("file", f"nothing was imported: {'; '.join(faults[:_MOST_NAMED])}{more}")
     if len(ids) != head.memories:
-        raise InvalidInputError("file", f"nothing was imported: it contains {len(ids)} of {head.memories} memories")
+        raise InvalidInputError("file", f"contains {len(ids)} of {head.memories} memories; nothing was imported")
     return head
 
 
@@ -426,7 +426,7 @@ def _digest(text: str) -> bytes:
 
 
 def _is_digest(key: bytes) -> bool:
-    return key[:1] == b"\xff"  # never occurs as the first byte of UTF-8
+    return key[:1] == b"\xff"  # a byte that never occurs in UTF-8
 
 
 def _is_exact(metadata: dict[str, Any]) -> bool:

@@ -123,11 +123,11 @@ def migrate_user(
         try:
             index_follower.remove_left(store, of)
         except (IndexUnavailableError, IndexUnusableError) as error:
-            left = f"vectors of {user_id} may remain ({error}); they are removed when the memory is opened with it"
+            left = f"vectors of {user_id} may remain ({error}); opening the memory again removes them"
         memories = store.counts().memories
     with closing(Archive.open(folder, settings.store, "library", key, index=of)) as archive:
         # opening removes the files of the former index
-        archive.settled_view()  # only the columns of the built-in index contain vectors
+        archive.settled_view()  # waits for rebuilt columns, which have vectors only for the built-in index
     return Migrated(user_id=user_id, former=former, engine=engine, memories=memories, found=round(found, 3), left=left)
 
 
@@ -149,12 +149,12 @@ def verified(index: VectorIndex, snapshot: Snapshot) -> float:
         shares.append(len(set(rows) & set(exact)) / len(exact))
     found = float(np.mean(shares))
     if found < _LEAST_FOUND:
-        raise _refused(index, f"it finds only {found:.0%} of the nearest memories of a sample")
+        raise _refused(index, f"it finds only {found:.0%} of the memories nearest to sample queries")
     return found
 
 
 def _refused(index: VectorIndex, reason: str) -> IndexUnusableError:
-    return IndexUnusableError(index.name, reason, "nothing was switched; repeat the migration, or choose another index")
+    return IndexUnusableError(index.name, reason, "the former index stays in use; retry, or choose another index")
 
 
 def _sample(snapshot: Snapshot, count: int) -> Embedding:

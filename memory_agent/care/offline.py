@@ -75,9 +75,9 @@ def open_memory(
 ) -> Memory:
     """Open a user's memory from its files, creating it if it does not exist.
 
-    Finishes an interrupted restore, and fetches the files of a user on another node of a cluster from the archive. Does
-    not apply retention rules: `retention` only makes them available to `Memory.erasure`. Raises `DaemonRunningError`
-    and the errors of `Memory.open`.
+    Finishes an interrupted restore. If the user is on another node of a cluster, fetches the user's files from the
+    archive. Does not apply retention rules: `retention` only makes them available to `Memory.erasure`. Raises
+    `DaemonRunningError` and the errors of `Memory.open`.
     """
     folder = _prepared(data_dir, settings, user_id)
     kind = Knowledge if user_id == SHARED_USER else Memory
@@ -229,7 +229,7 @@ def erase_user(
 def _forget_shared(
     data_dir: Path, settings: Settings, user_id: str, now: datetime, *, dry_run: bool
 ) -> tuple[SharedPart, str | None]:
-    """Remove a user's shared items and figures, unless `dry_run`.
+    """Remove a user's shared items and statistics, unless `dry_run`.
 
     Returns the number of items, and the reason if the journal still names them.
     """
@@ -244,7 +244,7 @@ def _forget_shared(
 
 
 def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime) -> None:
-    """Move the publish log to the journal, as a daemon's announcer does, so that the log names no removed item."""
+    """Move the publish log to the journal, as a daemon's announcer does, so that no removed item remains in the log."""
     if not journal_folder(data_dir).exists():
         return
     caller = Caller(user_id=SHARED_USER)
@@ -275,7 +275,7 @@ def _erase_absent(
 def erase_events_of(
     data_dir: Path, settings: Settings, user_id: str, intent: Intent, now: datetime, *, dry_run: bool = False
 ) -> Erased:
-    """Erase the events in an erasure intent from the journal, and events of `system` about its session and runs."""
+    """Erase an intent's events from the journal, and the events of `system` about the intent's session and runs."""
     among = keys_of(intent.session_id, intent.run_ids)
     wanted = request.erasable(user_id, intent)
     if user_id == SHARED_USER:  # events about shared items contain fingerprints, not ids
@@ -295,8 +295,8 @@ def erase_events(
 ) -> Erased:
     """Erase the events of one user from the journal, and events that conductors published for the user as `system`.
 
-    `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
-    owners. Also erases hooks' unsent events in the data folder. Durable on return. Raises `JournalError` and
+    `among` restricts the events of `system` to these runs and sessions. `forget_owner` also removes the user from the
+    map of run owners. Also erases hooks' unsent events in the data folder. Durable on return. Raises `JournalError` and
     `StoreError`.
     """
     if not dry_run:

@@ -40,7 +40,7 @@ from relay import SHARED_USER, Erasable, journal_folder, require_unused, rewind
 from relay.disk import DATA_FILE, Report, find_fault, flush_tree
 
 USERS = "users"
-NOT_IN_JOURNAL = "memories from remember or import, recalls, and runs from trajectory"
+NOT_IN_JOURNAL = "memories created with remember or import, recalls, and runs recorded with trajectory"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -194,7 +194,7 @@ def replay_user(
 
 
 def _come_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """If the user is on another node, fetch its files, so that they are moved aside; discard a damaged archive."""
+    """If the user is on another node, fetch the user's files to be moved aside; discard a damaged archive."""
     try:
         fetch_home(data_dir, settings, user_id)
     except ArchiveDamagedError:
@@ -211,7 +211,7 @@ def restore_archived_journal(data_dir: Path, settings: Settings) -> int:
 def _reapply_erasures(
     stage: Path, journal_dir: Path, data_dir: Path, settings: Settings, made_at: datetime, now: datetime, warn: Warn
 ) -> dict[str, int]:
-    """Erase from staged files the memories that the history of `data_dir` lists; return their numbers by user."""
+    """Erase the memories listed in the history of `data_dir` from the staged files; return their number by user."""
     counts = {}
     for user_id in list(known_users(stage)):
         history = _read_history(data_dir, user_id, warn)
@@ -252,7 +252,7 @@ def _restored(
 
 @contextmanager
 def _exclusive(data_dir: Path, users: Iterable[str]) -> Iterator[None]:
-    """Hold the data folder exclusively. A folder created for this is removed after a failure."""
+    """Hold the data folder exclusively. If this created the folder, a failure removes it."""
     layout = Layout(data_dir)
     is_new = not data_dir.exists()
     try:
@@ -280,7 +280,7 @@ def _staged(
     now: datetime,
     report: Report,
 ) -> Iterator[Path]:
-    """Hold the data folder, and copy the parts to a folder next to the stores, checked and encrypted. Durable."""
+    """Hold the data folder; copy the parts to a folder next to the stores, check them and encrypt them. Durable."""
     require_keys(settings.encryption, data_dir)
     stage = data_dir / STAGE
     with _exclusive(data_dir, users):

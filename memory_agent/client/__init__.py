@@ -1,4 +1,4 @@
-"""Clients of a daemon: `MemoryClient` blocks, `AsyncMemoryClient` awaits, `in_ray.ActorMemoryProvider` calls actors.
+"""Clients of a daemon: `MemoryClient` (blocking), `AsyncMemoryClient` (asyncio), `in_ray.ActorMemoryProvider` (Ray).
 
 Their methods are those of `memory_agent.provider`, which `python -m ops.documents` generates from the table of verbs.
 Read `blocking` first. `in_ray` is not exported, because it imports Ray.

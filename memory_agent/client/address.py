@@ -14,14 +14,16 @@ from relay import Identity, RelaySettingsError, identity_of, read_key_file
 
 _GRACE_S = 0.5
 """Added to the client's timeout, so that the daemon's own report of a missed deadline arrives first."""
-_MOST_LOSSES = 2  # because the request itself may have ended the daemon
+_MOST_LOSSES = 2  # because the request itself may have crashed the daemon
 _RESTART_S = 5.0  # systemd restarts a service after two seconds (`integrations/units`)
 _PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
 class Address:
-    """A daemon's address. `is_local`: whether it is `layout`'s own socket. `named_token` overrides its token."""
+    """A daemon's address. `is_local`: whether `endpoint` is `layout`'s socket. `named_token` overrides `layout`'s
+    token.
+    """
 
     endpoint: str
     layout: Layout
@@ -38,7 +40,7 @@ class Address:
     def require(self) -> None:
         """Raise `UnavailableError` if the address is local and no daemon serves the data folder.
 
-        After that, an idle daemon keeps running until `release`.
+        A running local daemon then does not stop when idle until `release` is called.
         """
         if not self.is_local:
             return
@@ -52,7 +54,7 @@ class Address:
             )
 
     def release(self) -> None:
-        """Permit the daemon to end when it is idle. Idempotent."""
+        """Allow the daemon to stop when it is idle. Idempotent."""
         self._calls.clear()
 
 
@@ -74,7 +76,7 @@ class Attempts:
     def pause_s(self, error: UnavailableError) -> float:
         """Return how long to wait before the next attempt. Raises `UnavailableError` and `ConnectionLostError`.
 
-        After a lost connection, a call that may be repeated is sent again, as long as the daemon may be restarting.
+        After a lost connection, a repeatable call is sent again, as long as the daemon may be restarting.
         """
         if isinstance(error, ConnectionLostError):
             self._losses, self._lost_s = self._losses + 1, time.monotonic()

@@ -1,4 +1,4 @@
-"""The methods of the asynchronous client: those of the blocking clients, awaited."""
+"""The methods of the asynchronous client, derived from the methods of the blocking clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EXAMPLE = "\n\n        >>> "
 def awaited(
     method: Callable[Concatenate[Any, Arguments], Result],
 ) -> Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Result]]:
-    """Return the asynchronous form of a method, whose call of `_ask` then returns an awaitable.
+    """Return the asynchronous form of `method`, for a client whose `_ask` returns an awaitable.
 
     Its documentation omits the example, which uses a blocking client.
     """

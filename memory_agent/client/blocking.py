@@ -44,11 +44,11 @@ class MemoryClient(MemoryMethods):
     ) -> None:
         """Connect to the daemon at `endpoint`, to the daemon of `data_dir`, or to the user's cell.
 
-        `cells` is a file for `read_cells`; it determines the cell from `user_id`. `data_dir` defaults to
-        $MEMORY_AGENT_DATA_DIR, else to the platform's folder. The key is a `token` or the file that `keys create`
-        wrote; without either, $MEMORY_AGENT_KEY_FILE or $MEMORY_AGENT_TOKEN, else the data folder's own token.
+        `cells` is a file for `read_cells`; `user_id` determines the cell. `data_dir` defaults to $MEMORY_AGENT_DATA_DIR
+        or, if that is not set, to the platform's folder. The key is a `token` or a `key_file` that `keys create` wrote.
+        It defaults to $MEMORY_AGENT_KEY_FILE, then to $MEMORY_AGENT_TOKEN, then to the data folder's own token.
         `user_id` defaults to the user of the key, or to `default` if the key is for all users. `curve+tcp://` endpoints
-        need the file of a CURVE key. Raises `SettingsError` for an unreadable file, and `InvalidInputError`.
+        require the file of a CURVE key. Raises `SettingsError` for an unreadable file, and `InvalidInputError`.
         """
         super().__init__(self._ask_daemon)
         self._address = find_daemon(data_dir, endpoint, token, key_file, cells, user_id)
@@ -57,9 +57,9 @@ class MemoryClient(MemoryMethods):
         self._renew()
 
     def _renew(self) -> None:
-        """Connections of a parent process work only there."""
+        """Start without connections: a forked child cannot use those of its parent."""
         self._process_id = os.getpid()
-        self._guard = threading.Lock()  # a thread of the parent may have held the former one during the fork
+        self._guard = threading.Lock()  # a thread of the parent may have held the former lock during the fork
         self._idle: list[RequestSocket] = []
 
     def send(self, call: Call) -> Any:
@@ -136,7 +136,7 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """The number of sockets depends on the number of concurrent requests, not on that of threads."""
+        """Yield an idle or new socket. The number of concurrent requests, not of threads, determines how many exist."""
         if self._process_id != os.getpid():
             self._renew()
         with self._guard:

@@ -1,8 +1,8 @@
 """Spreads users over several daemons (cells): finds the cell of a user, and publishes to all cells.
 
 A user's cell is the one with the greatest XXH3 hash (64 bits, unsigned, seed 0) of the cell's name, a zero byte and the
-user id. A cell that is added takes about 1/n of the users, and no others move. Rejected: weights, because logarithms
-differ in their last bits between languages; a large cell can have two names instead.
+user id. Adding an nth cell moves about 1/n of the users to it, and no others. Weights were rejected, because logarithms
+differ in their last bits between programming languages; a large cell can have two names instead.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Cells:
         cell has.
         """
         if not isinstance(user_id, str) or not user_id.isascii() or user_id in ("", SYSTEM_USER, SHARED_USER):
-            raise InvalidInputError("user_id", "names no user of one cell; use the data folder or endpoint of a cell")
+            raise InvalidInputError("user_id", "is not a user of one cell; use the data folder or endpoint of a cell")
         return rendezvous(user_id, tuple(self.by_name))
 
     def of(self, user_id: str | None) -> Cell:
@@ -103,7 +103,7 @@ class CellPublisher:
     """Publishes each event to its user's cell. Use it in one thread, and close it.
 
     An event of `system` goes to the cell of the user that it names (`on_behalf_of`). With `spool`, which has a folder
-    for each cell, a cell that does not answer does not delay events for others.
+    for each cell, a cell that does not answer does not delay events for other cells.
 
     >>> with CellPublisher(read_cells("cells.toml"), Path("spool")) as publisher:
     ...     publisher.publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})
@@ -111,8 +111,8 @@ class CellPublisher:
     """
 
     def __init__(self, cells: Cells, spool: Path | None = None) -> None:
-        """Send what an earlier process left in `spool`. Raises `SettingsError` if that was for other cells, and the
-        errors of `Publisher`.
+        """Send the events that an earlier process left in `spool`. Raises `SettingsError` if they were for other cells,
+        and the errors of `Publisher`.
         """
         self._cells, self._spool = cells, spool
         self._publishers: dict[str, Publisher] = {}
@@ -127,7 +127,7 @@ class CellPublisher:
                     self._publisher(name)
 
     def publish(self, event: Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Like `Publisher.publish`. Raises `MalformedEventError` if the event names no user of a cell."""
+        """Like `Publisher.publish`. Raises `MalformedEventError` if the event is not for a user of one cell."""
         field = ON_BEHALF_OF if event.get("user_id") == SYSTEM_USER else "user_id"
         try:
             name = self._cells.name_of(event.get(field))

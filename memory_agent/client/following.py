@@ -1,7 +1,8 @@
 """Follow the blocks that the daemon publishes for one user, and changes to shared items.
 
-The relay's live feed announces new entries, which are read from the journal, so a subscriber that stops reading misses
-only deleted entries. Only entries published with the data folder's own key are accepted, since others could be forged.
+The relay's live feed announces new entries, which are read from the journal, so a subscriber that pauses misses only
+entries that were deleted meanwhile. Only entries published with the data folder's own key are accepted, since others
+could be forged.
 """
 
 from __future__ import annotations
@@ -240,7 +241,8 @@ class _Reading(Generic[T]):
     def advance(self, batch: Batch) -> bool:
         """Decode the entries of a batch; return whether more entries may be available now."""
         self.ready.extend((entry.seq, found) for entry in batch.entries if (found := self._take(entry)) is not None)
-        # An empty batch skips other users' entries. A restored journal may end before the last entry that was read.
+        # In an empty batch, the entries up to `last_seq` belong to other users. A restored journal may end before the
+        # last entry that was read.
         self.seq = batch.entries[-1].seq if batch.entries else batch.last_seq
         return bool(batch.entries) or batch.has_more
 

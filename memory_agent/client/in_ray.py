@@ -17,8 +17,9 @@ from memory_agent.verbs.table import BY_METHOD, Call
 def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
     """Join the Ray cluster of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
 
-    `ray.init` itself would replace loopback addresses with the external one. Raises `UnavailableError` if the daemon
-    does not use Ray, or if Ray was imported before this package and without token mode (`RAY_AUTH_MODE=token`).
+    `ray.init` itself would replace a loopback address with the machine's external address. Raises `UnavailableError` if
+    the daemon does not use Ray, or if Ray was imported before this package and without token mode
+    (`RAY_AUTH_MODE=token`).
     """
     layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
     with MemoryClient(data_dir=data_dir, token=layout.token()) as client:  # only the folder's owner may join
@@ -29,7 +30,7 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
 
 
 class ActorMemoryProvider(MemoryMethods):
-    """One user's memory, accessed through the Ray actor that hosts it. Verbs of the daemon are sent to the daemon.
+    """One user's memory, accessed through the Ray actor that hosts it. The daemon's own verbs are sent to the daemon.
 
     Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died. A repeatable request is retried
     once.

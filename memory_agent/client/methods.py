@@ -46,7 +46,9 @@ class CareMethods(_Methods, CareProvider):
 
 class ErasureMethods(_Methods, ErasureProvider):
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
-        """Erase the user: memories, events, runs, learner and folder. Requests wait, and then see an empty memory.
+        """Erase the user: memories, events, runs, learner and folder.
+
+        Requests wait until the erasure ends, and then see an empty memory.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()
@@ -94,7 +96,7 @@ class MemoryMethods(_Namespaces):
         return self._ask("status")
 
     def metrics(self) -> str:
-        """Return the daemon's figures in Prometheus' text format. Requires a key for all users with scope `metrics`.
+        """Return the daemon's metrics in the Prometheus text format. Requires a key for all users with scope `metrics`.
 
         >>> [line for line in memory.metrics().splitlines() if line.startswith("memory_agent_events_total")][0]
         'memory_agent_events_total{outcome="read"} 0.0'
@@ -102,7 +104,7 @@ class MemoryMethods(_Namespaces):
         return self._ask("metrics")
 
     def address(self) -> HostAddress:
-        """Wake the user and return the Ray actor that hosts it.
+        """Wake the user's memory and return the Ray actor that hosts it.
 
         >>> memory.address()
         HostAddress(actor='...', namespace='...')
@@ -110,7 +112,7 @@ class MemoryMethods(_Namespaces):
         return self._ask("address")
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`.
+        """Wait until each user's events up to the given journal number are handled. Raises `DeadlineExceededError`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> event_id = publisher.publish(event)

@@ -49,7 +49,7 @@ def body_type(params: type[Params]) -> type[msgspec.Struct]:
 
 
 def same_field(field: msgspec.structs.FieldInfo, type_: Any) -> tuple[str, Any, Any]:
-    """Return an entry for `msgspec.defstruct` with the field's name and default, and another type."""
+    """Return a field for `msgspec.defstruct` that has the name and default of `field`, and the type `type_`."""
     if field.default_factory is not msgspec.NODEFAULT:
         return field.name, type_, msgspec.field(default_factory=field.default_factory)
     return field.name, type_, msgspec.field() if field.required else field.default

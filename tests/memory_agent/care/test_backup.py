@@ -225,7 +225,7 @@ def test_a_user_without_a_backup_is_rebuilt_from_the_journal(
         for number in range(8):
             memory.ingest(run_events(number), seqs=range(4 * number + 1, 4 * number + 5))
         whole = {record.event_id: record.text for _, record in memory._archive.store.scan()}
-    with pytest.raises(InvalidInputError, match="memories from remember"):
+    with pytest.raises(InvalidInputError, match="memories created with remember"):
         replay_user(data_dir, "alice", SETTINGS, NOW, replace=False)
     assert user_folder(data_dir, "alice").exists()
     done = replay_user(data_dir, "alice", SETTINGS, NOW, replace=True)

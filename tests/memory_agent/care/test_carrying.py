@@ -125,7 +125,7 @@ def test_a_record_that_no_store_accepts_is_refused(filled: Path, tmp_path: Path,
 
 def test_a_truncated_file_is_refused(filled: Path, tmp_path: Path) -> None:
     lines = exported(filled).splitlines()
-    with pytest.raises(InvalidInputError, match="it contains 3 of"):
+    with pytest.raises(InvalidInputError, match="contains 3 of"):
         imported(tmp_path / "other", b"\n".join(lines[:4]))
     with pytest.raises(InvalidInputError, match="line 1"):
         imported(tmp_path / "other", b"")

@@ -218,7 +218,7 @@ def test_a_run_that_names_a_row_that_never_was_is_found(filled: Path, row: int) 
         run = next(iter(batch.newest_trajectories()))
         batch.put_trajectory(msgspec.structs.replace(run, used=(*run.used, StoredUse(row, "feedback", 1.0))))
     archive.close()
-    assert [(one.place, one.fault) for one in check(filled).findings] == [("runs", "names a row never allocated")]
+    assert [(one.place, one.fault) for one in check(filled).findings] == [("runs", "refers to an unallocated row")]
 
 
 def test_a_run_whose_memories_were_forgotten_has_no_findings(filled: Path, embedder: Embedder) -> None:

@@ -137,7 +137,7 @@ def test_an_index_with_other_contents_is_refused(data_dir: Path) -> None:
             for one in strangers
         ]
         index.index(entries, position)
-        with pytest.raises(IndexUnusableError, match=r"finds only .* nothing was switched"):
+        with pytest.raises(IndexUnusableError, match=r"finds only .* the former index stays in use"):
             verified(index, snapshot)
 
 

@@ -45,7 +45,7 @@ def test_a_new_cell_takes_an_equal_share_and_no_other_user_moves() -> None:
 
 @pytest.mark.parametrize("user_id", [None, "", "system", "shared-knowledge", "alicé", 5])
 def test_what_is_in_every_cell_has_no_cell(user_id: object) -> None:
-    with pytest.raises(InvalidInputError, match="names no user of one cell"):
+    with pytest.raises(InvalidInputError, match="is not a user of one cell"):
         cells("cell-0").name_of(user_id)
 
 
