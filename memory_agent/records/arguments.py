@@ -30,7 +30,7 @@ MOST_NAME_CHARS = 256
 MOST_VECTOR_NUMBERS = 16_384
 MOST_METADATA_LEVELS = 64
 MOST_DEADLINE_MS = 86_400_000.0
-"""One day. Clocks and sockets do not support much more."""
+"""One day. Clocks and sockets do not support much longer times."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 
@@ -53,9 +53,9 @@ class RecallOptions(TypedDict, total=False):
     of the calling run (`by_run`), and those of the calling session (`by_session`) from the last `recall.echo_minutes`
     minutes. The outcome of the calling run is credited to the memories it used.
 
-    `vector`: the caller's own vector of the query, with the memories' dimension and any length except zero. The query
-    may then be empty. `vector_model` is required with it: the `model` in `stats`, or the stamp of another embedder with
-    the same weights and prefixes.
+    `vector`: the caller's own vector of the query, with the dimension of the memories' vectors and any nonzero length.
+    The query may then be empty. `vector_model` is required with it: the `model` in `stats`, or the stamp of another
+    embedder with the same weights and prefixes.
 
     `unlogged`: leave no trace of the recall. Its memories do not count as recalled, nothing is learned from it, and no
     feedback can refer to it.
@@ -111,7 +111,7 @@ def check_ids(field: str, ids: object) -> list[str]:
 
 
 def check_object(field: str, value: object, levels: int = MOST_METADATA_LEVELS) -> dict[str, Any]:
-    """Return a JSON object of at most `levels` levels. The error names the path of a value that cannot be stored."""
+    """Return a JSON object nested at most `levels` deep. The error names the path of a value that cannot be stored."""
     try:
         return validate_object(field, value, levels)
     except MalformedEventError as error:
@@ -130,7 +130,7 @@ def check_options(options: Mapping[str, object]) -> RecallOptions:
             raise InvalidInputError(name, "recall has no such option" + _hint(name))
     given = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
     if ("vector" in given) != ("vector_model" in given):
-        raise InvalidInputError("vector_model", "is required with vector, and only then: the `model` in `stats`")
+        raise InvalidInputError("vector_model", "must be set if and only if vector is set; use the `model` in `stats`")
     return cast(RecallOptions, given)
 
 
@@ -190,7 +190,7 @@ def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Str
 def located(message: str, wanted: Any) -> tuple[str, str]:
     """Return the field and the reason from a msgspec message about a value of type `wanted`.
 
-    If a field is unknown, the returned field includes its name. The reason lists the valid fields or words.
+    If a field is unknown, the returned field includes its name. The reason lists the valid fields or values.
 
     >>> located("Invalid enum value 'idea' - at `$.kinds[0]`", MemoryFilter)
     ('kinds[0]', 'must be one of episode, finding, pattern, strategy')
@@ -231,7 +231,7 @@ def _options(type_: Type) -> Sequence[Type]:
 
 
 def _inside(type_: Type, step: str) -> Iterator[Type]:
-    """Yield the types of a field or, for a step in brackets, the types of an element or value."""
+    """Yield the types that a step of a path leads to: of a field or, in brackets, of an element or value."""
     for option in _options(type_):
         if isinstance(option, StructType):
             yield from (field.type for field in option.fields if field.encode_name == step)

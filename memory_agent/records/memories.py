@@ -66,8 +66,8 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `quality_score` (0 to 1, or None) states how the episode ended, and `utility` whether recalling the memory helped.
     `embedding` is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any
-    name that the caller chose. `updated_at` is the time at which `remember` last replaced it. `cached_from` is the
-    provenance of the original of a `cached` memory, if known.
+    name that the caller chose. `updated_at` is the time at which `remember` last replaced the memory. `cached_from` is
+    the provenance of the original of a `cached` memory, if known.
     """
 
     id: str
@@ -101,8 +101,8 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Memories to exclude: those that match any field. `events` and `records` are ids; `since` excludes from that time
-    on.
+    """Memories to exclude: those that match any field. `events` and `records` are ids; `since` excludes memories from
+    that time on.
     """
 
     events: Annotated[tuple[str, ...], means("Not from this event.")] = ()
@@ -177,10 +177,11 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     `relevance` is the probability, 0 to 1, that the memory is relevant to the query, or None if it is unknown.
     `learned` is the part of `sona_score` that learning added.
 
-    Duplicates with the same kind and title are merged: `count` of these pass the filter, from `first_seen` to
-    `last_seen`. `origins` are the newest duplicates, at most eight, excluding `record` itself. `failed` counts the
-    failed runs of these duplicates, or of the earlier requests that this memory represents. `shared` is the origin of a
-    memory in the tier `global`. `passage_at` is the offset of the `highlights` in the record's text.
+    Duplicates with the same kind and title are merged. `count` is the number of duplicates that pass the filter; their
+    times range from `first_seen` to `last_seen`. `origins` are the newest duplicates, at most eight, excluding `record`
+    itself. `failed` counts the failed runs of these duplicates, or of the earlier requests that this memory represents.
+    `shared` is the origin of a memory in the tier `global`. `passage_at` is the offset of the `highlights` in the
+    record's text.
     """
 
     record: MemoryRecord
@@ -203,10 +204,11 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """A judge's selection of `selected` memories from the best `offered` by score.
+    """A judge's selection: `selected` of the `offered` memories, which were the best by score.
 
-    `left_out` are the ids of memories whose score would have placed them in the answer. `notes` is text that the
-    judge's model wrote, possibly influenced by memories. `is_cached`: the selection was reused from an equal request.
+    `left_out` are the ids of memories that the judge left out although their score would have placed them in the
+    answer. `notes` is text that the judge's model wrote, possibly influenced by memories. `is_cached`: whether the
+    selection of an identical request was reused.
     """
 
     offered: int
@@ -280,8 +282,8 @@ class MemoryMap(msgspec.Struct, frozen=True, kw_only=True):
     column.
 
     `x` and `y` range from -1 to 1. The quality of a point is the quality of its memory or run; its title is the
-    beginning of the memory's title or text. `total` is the number of the user's memories. `explained` is the share, 0
-    to 1, of the variance of the vectors that is linear in `x` and `y`. `model` is the vectors' model.
+    beginning of the memory's title or text. `total` is the number of the user's memories. `explained` is the share (0
+    to 1) of the vectors' variance that is explained linearly by `x` and `y`. `model` is the vectors' model.
     """
 
     ids: tuple[str, ...] = ()
@@ -336,11 +338,11 @@ class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     """Statistics of one user's memory. `expired` counts the memories erased by each retention rule.
 
-    `waiting` counts the memories that the model has yet to embed; during a change of model, `model` is still the former
-    one. `provider` counts the calls to the model's server, if the model runs on a server. `rebuilt_at` is the time at
-    which recall's search columns were last built from the records, if it is known. `judge` counts the recalls for which
-    the judge was `asked`, `skipped` (too little time) or not needed (`cached`), those that `failed`, the tokens that
-    its model reported, and their cost.
+    `waiting` counts the memories that the model has yet to embed. While the model is being changed, `model` is still
+    the former model. `provider` counts the calls to the model's server, if the model runs on a server. `rebuilt_at` is
+    the time at which recall's search columns were last built from the records, if it is known. `judge` counts the
+    recalls for which the judge was `asked`, `skipped` (too little time) or not needed (`cached`), those that `failed`,
+    the tokens that its model reported, and their cost.
 
     With a filter, `memories`, `by_kind`, `by_source`, `without_vector`, `waiting`, `oldest` and `newest` cover the
     memories that pass it. The other fields always cover the whole memory.

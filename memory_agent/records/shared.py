@@ -25,7 +25,7 @@ _PREFIX = "global."
 
 
 class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The released figures of one version of an item. They are empty until enough users contribute.
+    """The released statistics of one version of an item. They are empty until enough users contribute.
 
     `avg_trajectory_score` is the mean quality of the runs that used it, shrunk towards the prior. `usage_count` counts
     retrievals, `used_count` uses, and `distinct_users` the users who used it.
@@ -148,9 +148,9 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The exact content that `confirm` would send. `masked` counts the masked secrets of each kind.
 
     `mentions` are words to review before publishing. `memory_state` is a digest of the memory `memory_id`; if the
-    memory changes, a new preview is required. `digest` is the SHA-256 of the content and of its user. With `is_offer`
+    memory changes, a new preview is required. `digest` is the SHA-256 of the content and of its user. With `is_offer`,
     the preview is for `offer`. `replaces` is the version that was published at the time of the preview. Only `user_id`
-    can confirm it.
+    can confirm the preview.
     """
 
     content: SharedContent
@@ -196,7 +196,8 @@ class SharedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change to an item: a version was published or rated, or removed for the readers of `access_policy`.
+    """A change to an item: a version was published or rated, or the item was removed for the readers of
+    `access_policy`.
 
     `item` is the fingerprint of the item's id. `item_id`, `version` and `content_type` are None if the item was
     removed. `rated` means that a new rating was released.

@@ -25,7 +25,7 @@ _MOST_TAGS, _MOST_TAG_CHARS = 32, 64
 _MOST_FILE_NAME_CHARS = 255
 _SEPARATOR = "\n\n"
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-"""Invisible characters that count as printable."""
+"""Invisible characters that `str.isprintable` accepts."""
 _STACKED_MARKS = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
 _MANY_USERS = re.compile(r"[0-9]+ users")
@@ -124,8 +124,8 @@ def author_of_many(users: int) -> str:
 
 
 def is_of_many(name: str) -> bool:
-    """Whether a name is the one shown as the author of an item that many users offered. No chosen name can have this
-    form.
+    """Whether a name has the form of `author_of_many`, the author shown for an item that many users offered. No chosen
+    name can have this form.
     """
     return _MANY_USERS.fullmatch(name) is not None
 

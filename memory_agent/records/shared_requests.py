@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The rights of a caller's key: its organisations and tier (`org:NAME`, `tier:NAME`), and administration."""
+    """The rights of a caller's key: its organisations and tier (`org:NAME`, `tier:NAME`), and any admin right."""
 
     groups: tuple[str, ...] = ()
     is_admin: bool = False
@@ -142,7 +142,7 @@ class ForgetUser(SharedRequest[SharedPart], frozen=True, kw_only=True, tag=True)
 
 
 class SentVector(msgspec.Struct, frozen=True, kw_only=True):
-    """The vector of a query, and those of its words, as little-endian bytes (`recall.query_vector.QueryVector`)."""
+    """The vectors of a query and of its words, as little-endian bytes (`recall.query_vector.QueryVector`)."""
 
     raw: bytes
     stamp: str
@@ -191,7 +191,7 @@ class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
-    """One user's report: counts and sums. `number` is at least 1, and increases with each of the user's reports.
+    """One user's report on the use of items. `number` is at least 1, and increases with each of the user's reports.
 
     A report is counted once, and never after one with a higher number, so a sender repeats an unacknowledged report
     unchanged before it sends the next one. The result is the number of items counted.
@@ -202,7 +202,7 @@ class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
 
 
 class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes that followers have not received yet, by the ids of their events. `through` is the last entry's
+    """Changes that followers have not received yet, each with the id of its event. `through` is the last entry's
     number.
     """
 
@@ -217,8 +217,8 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outdated(self) -> Erasable | None:
-        """The earlier journal events of removed items, or None. Excludes the events of these changes, because the
-        changes may be repeats.
+        """The earlier journal events of removed items, or None. Excludes the events of these changes, which may already
+        be in the journal.
         """
         gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
         kept_ids = frozenset(event_id for event_id, _ in self.changes)

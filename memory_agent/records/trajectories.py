@@ -36,8 +36,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that a run used. `credit` is 1 if it was named, .5 if it was inferred or was named along with all others
-    shown.
+    """A memory that a run used. `credit` is 1 if the memory was named, or 0.5 if its use was inferred or all memories
+    shown were named.
     """
 
     record_id: str
@@ -115,7 +115,7 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that several runs have in common, as one of them worded it in its memories `record_ids`."""
+    """A step that several runs have in common, as one of them worded it. `record_ids`: memories with this wording."""
 
     text: str
     run_ids: tuple[str, ...]

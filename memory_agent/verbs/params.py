@@ -111,7 +111,7 @@ class NoParams(Params, frozen=True, kw_only=True):
 
 
 class JoinParams(Params, frozen=True, kw_only=True):
-    """`again`: whether a machine rejoins by itself. `in_common`: what must be equal on all machines, by name."""
+    """`again`: whether a machine rejoins automatically. `in_common`: what must be equal on all machines, by name."""
 
     name: str
     address: str
@@ -129,8 +129,8 @@ class LeaveParams(Params, frozen=True, kw_only=True):
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`. A query with several parts is sent as one text.
 
-    `usual_deadline`: whether the caller set no deadline; if so, the deadline in the daemon's settings applies if it is
-    shorter than the request's deadline. Times on the wire are UTC, but days begin in the caller's zone, which
+    `usual_deadline`: whether the caller set no deadline. If so, the shorter of the request's deadline and the one in
+    the daemon's settings applies. Times on the wire are UTC, but days begin in the caller's zone, which
     `reference_offset_s` (the UTC offset of `reference_time`) and `reference_zone` (its IANA name, if any) describe.
     """
 
@@ -146,8 +146,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
     profile: Annotated[
         Profile | None,
         means(
-            "The planner's situation, which sets the number and kinds: before_planning (5 of all kinds), document "
-            "(3 findings and patterns), trajectory (5 strategies and patterns)."
+            "The planner's situation, which sets the default number and kinds of memories: before_planning (5 of all "
+            "kinds), document (3 findings and patterns), trajectory (5 strategies and patterns)."
         ),
     ] = None
     dates: Annotated[
@@ -163,11 +163,11 @@ class RecallParams(Params, frozen=True, kw_only=True):
     reference_offset_s: float | None = None
     reference_zone: str | None = None
     by_run: Annotated[
-        str | None, means("The calling run. Its own words are omitted, and the memories that it uses are credited.")
+        str | None, means("The calling run. Its own memories are omitted, and those that it uses are credited.")
     ] = None
     by_session: Annotated[
         str | None,
-        means("The calling session. Its messages of the last minutes (the setting recall.echo_minutes) are omitted."),
+        means("The calling session. Its memories from the last minutes (the setting recall.echo_minutes) are omitted."),
     ] = None
     by_event: Annotated[str | None, means("The event that causes this recall. Its memory is omitted.")] = None
     min_relevance: MinRelevance = None
@@ -249,7 +249,7 @@ class RememberParams(Params, frozen=True, kw_only=True):
     ] = "user_input"
     tags: Annotated[tuple[str, ...], means("A tag to filter by.")] = ()
     title: Annotated[str | None, means("A short title.")] = None
-    provenance: Annotated[StatedProvenance | None, means("How well it is established.")] = None
+    provenance: Annotated[StatedProvenance | None, means("How well the memory is established.")] = None
     metadata: Annotated[
         dict[str, Any], means("A field to filter by; a value that is valid JSON is parsed as JSON.")
     ] = {}
@@ -329,7 +329,7 @@ class SessionParams(Params, frozen=True, kw_only=True):
 class FeedbackParams(Params, frozen=True, kw_only=True):
     recall_id: str
     event_id: EventId
-    used: Annotated[tuple[str, ...], means("A memory from that answer that was used.")] = ()
+    used: Annotated[tuple[str, ...], means("A recalled memory that was used.")] = ()
     quality: Annotated[float | None, means("The outcome: 0 failed, 1 approved.", 0, 1)] = None
     comment: Annotated[str | None, means("The reason, in words; it is stored as a memory.")] = None
 

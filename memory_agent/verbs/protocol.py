@@ -34,11 +34,11 @@ NEWEST_VERSION = SCOPE_VERSION
 HOST_PROTOCOL = 1
 """The version of everything that passes between a daemon and the hosts of other machines.
 
-A daemon accepts only machines with its own number, whatever their product versions are. Raise it with every change of
-the structs below, a verb's parameters or result, a method of `HostActor`, requests for shared items, or stored values
-that hosts rewrite. This includes a new field with a default, because the other side would ignore or drop it, and a
-change of meaning. It does not include new settings (`daemon.compatibility`).
-`tests/memory_agent/daemon/test_compatibility.py` fails if a structure changes without this number.
+A daemon accepts only machines with its own number, whatever their product versions are. Increment the number with every
+change to the structs below, a verb's parameters or result, a method of `HostActor`, requests for shared items, or
+stored values that hosts rewrite. This includes a new field with a default, because the other side would ignore or drop
+it, and a change of meaning. It does not include new settings (`daemon.compatibility`).
+`tests/memory_agent/daemon/test_compatibility.py` fails if a structure changes but this number does not.
 """
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
@@ -146,7 +146,7 @@ class HostEndpoints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first frame of a request to a host. The second holds the verb's parameters or, without a verb, a batch.
+    """The first frame of a request to a host. The second frame holds the verb's parameters or, without a verb, a batch.
 
     `sent_at_s` is wall time, which processes of one machine share; 0 if the request comes from another machine.
     `rights` are those of the caller's key. `placement` is the user's placement in a cluster. `traceparent`: as in
@@ -222,10 +222,10 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a machine needs to join the cluster. It contains secrets.
 
-    `gcs` is the address of the daemon's Ray, and `token` the key to it. `curve` is the key pair (public, secret) that
-    all hosts in the cluster use, and `shared` is the endpoint of the host of shared items. `now_s` is the daemon's
-    clock (seconds since 1970), from which the machine's own may differ by `clock_tolerance_s`. `keys_folder` and `ring`
-    identify the encryption keys, if the daemon's folder is encrypted. `settings` are those of the daemon
+    `gcs` is the address of the daemon's Ray cluster, and `token` is the cluster's key. `curve` is the key pair (public,
+    secret) that all hosts in the cluster use, and `shared` is the endpoint of the host of shared items. `now_s` is the
+    daemon's clock (seconds since 1970), from which the machine's own may differ by `clock_tolerance_s`. `keys_folder`
+    and `ring` identify the encryption keys, if the daemon's folder is encrypted. `settings` are those of the daemon
     (`daemon.compatibility.encode_settings`).
     """
 
@@ -244,9 +244,9 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of the daemon.
 
-    `limits`: its numbers of hosts, threads and requests (`daemon.capacity`). `triggers`: the numbers of published
-    blocks, and of dropped causes by reason. `form`: whether it runs as processes with Ray or as one process (`serve
-    --light`). `nodes`: the other machines of its cluster.
+    `limits`: the daemon's numbers of hosts, threads and requests (`daemon.capacity`). `triggers`: the numbers of
+    published blocks, and of dropped causes by reason. `form`: whether it runs as processes with Ray or as one process
+    (`serve --light`). `nodes`: the other machines of its cluster.
     """
 
     version: str

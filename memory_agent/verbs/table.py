@@ -38,9 +38,9 @@ class Verb:
 
     `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client. `scope`
     is the scope that a key needs, or None for verbs that only the daemon itself calls. `repeat` defines whether a
-    request may be sent again after its answer was lost, and `when_lost` what is known of the outcome otherwise. `about`
-    defines the users that the key must cover: the request's user, each user that the parameters name, or all users.
-    `answered_by` is the part of the daemon that handles the verb.
+    request may be sent again after its answer was lost, and `when_lost` states what is known of the outcome if not.
+    `about` defines the users that the key must cover: the request's user, each user that the parameters name, or all
+    users. `answered_by` is the part of the daemon that handles the verb.
     """
 
     name: str
