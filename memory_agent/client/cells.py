@@ -77,7 +77,7 @@ class Cells:
         cell has.
         """
         if not isinstance(user_id, str) or not user_id.isascii() or user_id in ("", SYSTEM_USER, SHARED_USER):
-            raise InvalidInputError("user_id", "is not a user of one cell; use the data folder or endpoint of a cell")
+            raise InvalidInputError("user_id", "must name a user of one cell; or use a cell's data folder or endpoint")
         return rendezvous(user_id, tuple(self.by_name))
 
     def of(self, user_id: str | None) -> Cell:

@@ -45,7 +45,7 @@ def test_a_new_cell_takes_an_equal_share_and_no_other_user_moves() -> None:
 
 @pytest.mark.parametrize("user_id", [None, "", "system", "shared-knowledge", "alicé", 5])
 def test_what_is_in_every_cell_has_no_cell(user_id: object) -> None:
-    with pytest.raises(InvalidInputError, match="is not a user of one cell"):
+    with pytest.raises(InvalidInputError, match="must name a user of one cell"):
         cells("cell-0").name_of(user_id)
 
 
@@ -61,7 +61,7 @@ def test_a_client_uses_the_cell_of_its_user_with_paths_from_the_files_folder(tmp
         pytest.raises(Exception, match=f"no daemon serves {tmp_path}/data"),
     ):
         client.stats()
-    with pytest.raises(InvalidInputError, match="names no user"):
+    with pytest.raises(InvalidInputError, match="must name a user of one cell"):
         MemoryClient(cells=file)
     with pytest.raises(InvalidInputError, match="omit data_dir"):
         MemoryClient("alice", cells=file, data_dir=tmp_path)
@@ -121,7 +121,7 @@ def test_without_a_spool_unsent_events_are_reported_and_every_publisher_is_close
 
 @pytest.mark.parametrize("fields", [{"user_id": "system"}, {"user_id": ""}, {"user_id": "shared-knowledge"}, {}])
 def test_an_event_that_names_no_user_is_refused(fields: dict[str, str]) -> None:
-    with CellPublisher(cells("cell-0")) as publisher, pytest.raises(MalformedEventError, match="names no user"):
+    with CellPublisher(cells("cell-0")) as publisher, pytest.raises(MalformedEventError, match="must name a user"):
         publisher.publish({"event_type": "chat.user_msg", **fields})
 
 
