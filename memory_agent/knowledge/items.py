@@ -96,11 +96,17 @@ def usage_by_author(snapshot: Snapshot) -> dict[str, Usage]:
     return found
 
 
-def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | None) -> GlobalRecord:
-    about = about_of(record)
+def shown_item(snapshot: Snapshot, record: MemoryRecord) -> GlobalRecord:
+    return item_and_standing(snapshot, record)[0]
+
+
+def item_and_standing(snapshot: Snapshot, record: MemoryRecord) -> tuple[GlobalRecord, Standing | None]:
+    """Return the public form of an item, and the standing of its version."""
+    about, place = about_of(record), place_in(snapshot, record.id)
+    standing = standings_at(snapshot, place).get(about.version)
     summary, body = parts_of_text(record.text, about.summary_chars)
-    users = len(offerers_of(snapshot, record.id)) // _USERS_STEP * _USERS_STEP
-    return GlobalRecord(
+    users = len(_offerers_at(snapshot, place)) // _USERS_STEP * _USERS_STEP
+    item = GlobalRecord(
         id=record.id,
         content_type=about.content_type,
         title=record.title or "",
@@ -119,6 +125,7 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | No
         size_bytes=_size_of(record, about),
         offered_by=users,
     )
+    return item, standing
 
 
 def about_of(record: MemoryRecord) -> About:
@@ -129,13 +136,13 @@ def place_in(snapshot: Snapshot, item_id: str) -> str:
     return place_of(snapshot, "", item_id)
 
 
-def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
-    return standings_at(snapshot, place_in(snapshot, record.id)).get(about_of(record).version)
-
-
 def offerers_of(snapshot: Snapshot, item_id: str) -> dict[str, str]:
     """Return the offers that form an item, by user; empty for an item that one user published."""
-    blob = snapshot.blob(place_of(snapshot, OFFERERS, item_id))
+    return _offerers_at(snapshot, place_in(snapshot, item_id))
+
+
+def _offerers_at(snapshot: Snapshot, place: str) -> dict[str, str]:
+    blob = snapshot.blob(OFFERERS + place)
     return {} if blob is None else _offerers.decode(blob).offers
 
 

@@ -28,12 +28,12 @@ from memory_agent.knowledge.items import (
     about_of,
     faults_of_items,
     is_repeat,
+    item_and_standing,
     item_in,
     offerers_of,
     place_in,
     record_of,
     shown_item,
-    standing_in,
     usage_of,
 )
 from memory_agent.knowledge.offers import (
@@ -210,7 +210,7 @@ class Knowledge(Memory):
         with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
             known = item_in(batch, content.item_id)
             if known is not None and is_repeat(known, record):
-                return shown_item(batch, known, standing_in(batch, known))
+                return shown_item(batch, known)
             if self.erasure.is_forgotten(record.id, now):
                 raise InvalidInputError("item_id", "is the id of an unpublished item; preview a new one")
             self._check_new(batch, known, record)
@@ -220,7 +220,7 @@ class Knowledge(Memory):
             add_published(batch, record, ask.data, known)
             if known is not None:
                 pseudonyms.mark_removal(batch)  # of the previous version
-            return shown_item(batch, record, standing_in(batch, record))
+            return shown_item(batch, record)
 
     def _check_new(self, snapshot: Snapshot, known: MemoryRecord | None, record: MemoryRecord) -> None:
         """Raise `InvalidInputError` unless the author may publish this record in place of `known`."""
@@ -356,13 +356,13 @@ class Knowledge(Memory):
         rows = self._rows_of(author)
         with self._archive.store.snapshot() as snapshot:
             found = filter(None, map(snapshot.record, rows))
-            items = [shown_item(snapshot, record, standing_in(snapshot, record)) for record in found]
+            items = [shown_item(snapshot, record) for record in found]
         return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
 
     def _show(self, caller: Caller, item_id: str) -> GlobalRecord:
         with self._archive.store.snapshot() as snapshot:
             record = self._visible(caller, item_in(snapshot, item_id))
-            return shown_item(snapshot, record, standing_in(snapshot, record))
+            return shown_item(snapshot, record)
 
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
         with self._archive.store.snapshot() as snapshot:
@@ -405,16 +405,15 @@ class Knowledge(Memory):
         result = self._pipeline.answer(query, check_now(None))
         admitted = caller.rights.policies
         with self._archive.store.snapshot() as snapshot:
-            items = [
-                self._found(snapshot, found)
-                for found in result.memories
-                if about_of(found.record).policy in admitted  # its next version may have a different policy
-            ]
+            found = [self._found(snapshot, memory) for memory in result.memories]
+        items = [one for one in found if one.item.access_policy in admitted]  # its next version may have another policy
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> Query:
-        about: dict[str, Any] = {f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {}
-        chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
+        chosen = None
+        if ask.filter is not None or ask.content_types:
+            about: dict[str, Any] = {f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {}
+            chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
         query = make_query(
             ask.query,
             ask.top_k,
@@ -450,10 +449,10 @@ class Knowledge(Memory):
         return MemoryFilter(metadata={f"{ABOUT}.author": tuple(authors)}) if authors else None
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
-        standing = standing_in(snapshot, found.record)
+        item, standing = item_and_standing(snapshot, found.record)
         boost = 0.0 if standing is None else standing.boost
         return FoundItem(
-            item=shown_item(snapshot, found.record, standing),
+            item=item,
             score=found.score,
             sona_score=found.sona_score + boost,
             relevance=found.relevance,
