@@ -32,6 +32,7 @@ from memory_agent.recall.highlights import Highlight, beginning, highlight, high
 from memory_agent.recall.query import Query
 from memory_agent.recall.search import Search
 from memory_agent.recall.selection import ARMS
+from memory_agent.recall.shared import places_without_items
 from memory_agent.recall.stages import REQUEST_COSINE
 from memory_agent.records.embedded import span_in_text
 from memory_agent.records.memories import (
@@ -98,8 +99,16 @@ def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:
     cosines, passages = _best_passages(found, search)
     presented = _Presented(found, search, advice, records, _of_all_memories(search))
     shown = [place for place, row in enumerate(found.rows.tolist()) if row in records]
+    certain = len(shown) if search.shared is None else places_without_items(search.query.top_k)
     memories = [
-        presented.memory(place, float(cosines[place]), passages.get(place), occurrences[place]) for place in shown
+        presented.memory(
+            place,
+            float(cosines[place]),
+            passages.get(place),
+            occurrences[place],
+            is_marked=search.query.is_marked and number < certain,
+        )
+        for number, place in enumerate(shown)
     ]
     return Answer(search, advice, found.take(np.array(shown, dtype=np.intp)), tuple(memories))
 
@@ -184,12 +193,15 @@ class _Presented(NamedTuple):
     of_all: dict[str, Any]
 
     def memory(
-        self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences
+        self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences, *, is_marked: bool
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` belongs to its best passage; `passage` is None for the first one."""
+        """Return the memory at `place`. `cosine` belongs to its best passage; `passage` is None for the first one.
+
+        Without `is_marked`, a short text has no highlights yet.
+        """
         found, record = self.found, self.records[int(self.found.rows[place])]
         bm25 = float(found.bm25[place])
-        passages = self._highlight(record, passage)
+        passages = self._highlight(record, passage, is_marked=is_marked)
         return RetrievedMemory(
             record=record,
             score=number(cosine),
@@ -208,11 +220,11 @@ class _Presented(NamedTuple):
             passage_at=0 if passages is None else passages.at,
         )
 
-    def _highlight(self, record: MemoryRecord, passage: tuple[int, int] | None) -> Highlight | None:
+    def _highlight(self, record: MemoryRecord, passage: tuple[int, int] | None, *, is_marked: bool) -> Highlight | None:
         """Return the highlighted words of a memory; `passage` is the best passage of a long text."""
         words = self.search.words
         if passage is None:
-            return highlight_of(record, words) if self.search.query.is_marked else None
+            return highlight_of(record, words) if is_marked else None
         begin, end = span_in_text(record, *passage)
         text = record.text[begin:end]
         found = highlight(words, "", text, ()) or beginning(text)

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -59,6 +59,8 @@ PROVEN_SHARE = 0.5  # in this share of the recalls without a free place, the bes
 _NEAR = 0.1  # as a share of the best score
 _HEAD_CHARS = 64
 
+Key = TypeVar("Key", int, str)
+
 
 def with_shared(
     result: RecallResult, shared: PendingItems | None, query: Query, words: Sequence[str], deadline: Deadline
@@ -77,9 +79,16 @@ def with_shared(
         items = []
     others = as_memories(items, with_embedding=query.with_embedding)
     found = merged(result.memories, others, query.top_k, result.recall_id, query.min_relevance)
-    return replace(
-        result, memories=tuple(memory if memory.tier == "local" else marked(memory, words) for memory in found)
-    )
+    complete = {memory.record.id for memory in result.memories[: places_without_items(query.top_k)]}
+    memories = (memory if memory.record.id in complete else marked(memory, words) for memory in found)
+    return replace(result, memories=tuple(memories))
+
+
+def places_without_items(top_k: int) -> int:
+    """Return the number of places that are not reserved for shared items. Memories in the other places get their
+    highlights only once it is certain that they are shown.
+    """
+    return top_k - top_k // RESERVED_OF
 
 
 def merged(
@@ -220,19 +229,24 @@ def _folded(
     local: Sequence[RetrievedMemory], shared: Sequence[RetrievedMemory]
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
     """Return the local memories, with `shared` set if an item has the same words, and the other items."""
-    items = sorted(shared, key=_worth)
+    items = list(_best((item.record.id, item) for item in shared).values())
     prints = _fingerprints([memory.record.text for memory in (*local, *items)])
-    by_print: dict[int, RetrievedMemory] = {}
-    ids: set[str] = set()
-    for item, print_ in zip(items, prints[len(local) :], strict=True):
-        if item.record.id not in ids:
-            ids.add(item.record.id)
-            by_print.setdefault(print_, item)
+    of_local = prints[: len(local)]
+    by_print = _best(zip(prints[len(local) :], items, strict=True))
     own = [
         replace(memory, shared=by_print[print_].shared) if print_ in by_print else memory
-        for memory, print_ in zip(local, prints, strict=False)
+        for memory, print_ in zip(local, of_local, strict=True)
     ]
-    return own, [item for print_, item in by_print.items() if print_ not in prints[: len(local)]]
+    return own, [item for print_, item in by_print.items() if print_ not in of_local]
+
+
+def _best(items: Iterable[tuple[Key, RetrievedMemory]]) -> dict[Key, RetrievedMemory]:
+    """Return the best item for each key."""
+    found: dict[Key, RetrievedMemory] = {}
+    for key, item in items:
+        if key not in found or _worth(item) < _worth(found[key]):
+            found[key] = item
+    return found
 
 
 def _fingerprints(texts: Sequence[str]) -> list[int]:

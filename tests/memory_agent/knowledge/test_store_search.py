@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from memory_agent.errors import RateLimitedError
 from memory_agent.indexes import Where
 from memory_agent.knowledge.store import SearchQuota
 from memory_agent.memory import Memory
+from memory_agent.recall import answer
+from memory_agent.recall.highlights import Highlight, highlight_of
 from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_requests import Caller, SearchItems
 from memory_agent.settings import Settings, SharedSettings, StoreSettings
@@ -118,6 +122,34 @@ def test_the_store_marks_only_long_texts_and_the_recall_what_it_shows(world: Wor
         for memory in shown:
             assert memory.highlights == searched[memory.record.id].highlights
             assert "**VPN**" in memory.highlights[0]
+
+
+def test_own_memories_are_marked_whether_or_not_an_item_takes_the_last_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A memory that an item may displace is marked only if it is shown."""
+    ben, marked = world.user("ben"), list[str]()
+    for number in range(5):
+        ben.remember(f"{SHORT}, says sheet {number}")
+    alone = ben.recall(WHICH_VPN, 5, min_relevance=0.0, deadline_ms=30_000.0).memories
+    assert all("**VPN**" in memory.highlights[0] for memory in alone)
+
+    def noted(record: MemoryRecord, words: Sequence[str]) -> Highlight | None:
+        marked.append(record.id)
+        return highlight_of(record, words)
+
+    monkeypatch.setattr(answer, "highlight_of", noted)
+    ids = [memory.record.id for memory in alone]
+    for text, shown in (("Soup at noon", 4), (alone[4].record.text, 5)):
+        item = world.published("ann", text)
+        found = ben.recall(WHICH_VPN, 5, tiers=BOTH, min_relevance=0.0, deadline_ms=30_000.0).memories
+        assert [one.highlights for one in found[:shown]] == [one.highlights for one in alone[:shown]]
+        assert [one.record.id for one in found] == [*ids[:shown], item.id][:5]
+        assert marked == ids[:4]
+        marked.clear()
+        world.user("ann").shared.unpublish(item.id)
+    found = ben.recall(WHICH_VPN, 5, tiers=BOTH, min_relevance=0.0, deadline_ms=30_000.0).memories
+    assert [(one.record.id, one.highlights) for one in found] == [(one.record.id, one.highlights) for one in alone]
 
 
 def test_a_long_text_is_marked_in_its_best_passage(world: World) -> None:
