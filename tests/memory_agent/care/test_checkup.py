@@ -144,7 +144,7 @@ def test_columns_of_other_memories_are_found(filled: Path) -> None:
     columns._columns["sessions"].set(archive.view.slots(rows[2:3]), -1)
     columns._columns["types"].set(archive.view.slots(rows[1:2]), -1)
     columns._columns["updated_us"].set(archive.view.slots(rows[1:3]), 0)
-    columns._pairs["metadata_values"].set(np.array([0]), 7)
+    columns._columns["metadata_values"].set(np.array([0]), 7)
     columns._words.remove(archive.view.slots(rows[2:3]))
     columns._publish()
     archive._save()

@@ -104,7 +104,7 @@ def test_no_key_is_created_until_a_damaged_ring_mark_is_removed(encrypted: Path,
     whole = mark.read_bytes()
     for damaged in (b"", whole[:9], whole.replace(b"0", b"1").replace(b"a", b"b"), whole[::-1]):
         mark.write_bytes(damaged)
-        assert "remove it" in fault(locked("remember", "x", "--user", "newcomer", "--json"))["message"]
+        assert "remove this file" in fault(locked("remember", "x", "--user", "newcomer", "--json"))["message"]
         assert not user_folder(encrypted, "newcomer").exists()
     mark.unlink()
     assert locked("remember", "x", "--user", "newcomer").exit_code == 0
