@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
+from inspect import cleandoc
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from memory_agent.client.methods import ErasureMethods, MemoryMethods
@@ -21,7 +22,7 @@ Result = TypeVar("Result")
 Ask = Callable[..., Awaitable[Any]]
 """Calls a verb by the name of its method, with keyword arguments."""
 
-_EXAMPLE = "\n\n        >>> "
+_EXAMPLE = "\n\n>>> "
 
 
 def awaited(
@@ -38,7 +39,7 @@ def awaited(
         result: Result = await answer
         return result
 
-    call.__doc__ = (method.__doc__ or "").partition(_EXAMPLE)[0]
+    call.__doc__ = cleandoc(method.__doc__ or "").partition(_EXAMPLE)[0]
     return call
 
 

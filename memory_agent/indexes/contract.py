@@ -68,7 +68,10 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     def condition(self, mark: str) -> tuple[str, list[str | int]]:
         """Return the filter as an SQL condition with the placeholder `mark` for each of the values."""
         bounds = [(operator, us) for operator, us in ((">=", self.since_us), ("<", self.until_us)) if us is not None]
-        parts = [f"{column} IN ({', '.join([mark] * len(names))})" for column, names in self.among.items()]
+        parts = [
+            f"{column} IN ({', '.join([mark] * len(names))})" if names else "FALSE"
+            for column, names in self.among.items()
+        ]
         parts += [f"time_us {operator} {mark}" for operator, _ in bounds]
         return " AND ".join(parts) or "TRUE", [*chain(*self.among.values()), *(us for _, us in bounds)]
 
