@@ -26,7 +26,8 @@ from memory_agent.records.arguments import check_text
 
 CHARS_PER_TOKEN = 32
 _LEAST_PIECES = 600
-"""Minimum of a covered script; BERT's English vocabulary has 27,762 Latin, 488 Han, and at most 94 of any other."""
+"""Minimum number of pieces of a covered script. BERT's English vocabulary has 27,762 Latin pieces, 488 Han pieces, and
+at most 94 of any other script."""
 
 Ids = npt.NDArray[np.int32]
 
