@@ -206,7 +206,7 @@ class _Restoration:
         """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base.
 
         `next_links_to` is the digest in the object that follows them. A snapshot may have the same number as another
-        object. No object links to the one whose owner was superseded (`take_over`).
+        object. If an owner was superseded (`take_over`), no object links to the owner's snapshot.
         """
         used: list[_Object] = []
         positions = [position for position, _ in parts]

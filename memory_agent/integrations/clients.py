@@ -111,7 +111,8 @@ class Server(NamedTuple):
 class Hooks(NamedTuple):
     """The entries of all hooks that `memory-agent hook CLIENT` handles. `per_second`: timeout units per second.
 
-    The client waits for each hook. Claude Code would kill hooks in the background (`async`) at the end of the session.
+    The client waits for each hook. Claude Code would kill a hook that runs in the background (`async`) when the session
+    ends.
     """
 
     client: str

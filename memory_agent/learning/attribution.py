@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
-SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credits: named selectively, inferred, named as all of a short answer
+SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credit if named selectively, inferred, or all named of a short answer
 LEAST_LIST = 4  # a run that names all memories of an answer of at least this size credits none of them
 
 

@@ -166,7 +166,7 @@ def _newest_with_channel(view: View, slots: Slots) -> dict[int, int]:
 
 
 def _first_requests(view: View, slots: Slots) -> dict[int, int]:
-    """Return, for each session of `slots` (n,), the slot of its first user request, or else its first one."""
+    """Return, for each session of `slots` (n,), the slot of its first user request, or else its first slot."""
     is_other = view.sources[slots] != _REQUEST
     ordered = slots[np.lexsort((view.rows[slots], view.times_us[slots], is_other))][::-1]
     return dict(zip(view.sessions[ordered].tolist(), ordered.tolist(), strict=True))

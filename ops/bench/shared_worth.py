@@ -345,7 +345,7 @@ def _worse(reader: _Reader) -> Iterator[str]:
 
 
 def _full(reader: _Reader) -> Iterator[str]:
-    yield "## Where own memories fill the answer\n"
+    yield "## Where the user's memories fill the answer\n"
     yield "Values are differences from the results with the loop off, for the same answers.\n"
     yield "| | full: success | full: one of five helps | not full: success | not full: one of five helps |"
     yield "|---" * 5 + "|"
