@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import click
 import msgspec
 
 from memory_agent.cli.access import authorize, note_unknown_user, open_client, uses_daemon
-from memory_agent.cli.command import SectionedCommand
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.fields import FURTHER_FILTERS, selection_options
@@ -17,6 +18,27 @@ from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import counted, plain, print_figures, printed_json
 from memory_agent.erasure.request import ErasureReceipt, Selection
 from memory_agent.records.memories import MemoryFilter
+
+
+class _Chosen(NamedTuple):
+    """What to erase."""
+
+    ids: tuple[str, ...]
+    session_id: str | None
+    filter: MemoryFilter
+    expired: bool
+    user_all: bool
+
+    def selection(self, target: Target) -> Selection:
+        filter = None if self.filter == MemoryFilter() else self.filter
+        selection = Selection(ids=self.ids, session_id=self.session_id, filter=filter, expired=self.expired)
+        if self.user_all == (selection != Selection()):
+            raise click.UsageError("specify either --user-all or what to forget: --id, --session, filters, --expired")
+        if self.user_all and not target.user_named:
+            raise click.UsageError("--user-all requires --user")
+        if self.expired and not uses_daemon(target) and not target.settings.retention.rules:
+            raise click.UsageError("no retention rule is set (retention.rules), so nothing expires")
+        return Selection(everything=True) if self.user_all else selection
 
 
 @click.command(cls=SectionedCommand, sections={"Filters": FURTHER_FILTERS}, context_settings={"allow_extra_args": True})
@@ -28,16 +50,8 @@ from memory_agent.records.memories import MemoryFilter
 @click.option("--dry-run", is_flag=True, help="Only print what would be erased.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
-def forget(
-    target: Target,
-    ids: tuple[str, ...],
-    session_id: str | None,
-    filter: MemoryFilter,
-    expired: bool,
-    user_all: bool,
-    dry_run: bool,
-    yes: bool,
-) -> None:
+@as_struct("chosen", _Chosen)
+def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
     """Erase memories and their source events from every file, and print a receipt.
 
     Only memories that match all filters are erased. This cannot be undone. Backups, and events that publishers have not
@@ -56,16 +70,7 @@ def forget(
     if unnamed := click.get_current_context().args:
         ids_named = " ".join(f"--id {plain(word)}" for word in unnamed)
         raise click.UsageError(f"memory ids must be passed with --id: forget {ids_named}")
-    chosen = None if filter == MemoryFilter() else filter
-    selection = Selection(ids=ids, session_id=session_id, filter=chosen, expired=expired)
-    if user_all == (selection != Selection()):
-        raise click.UsageError("specify what to forget: --id, --session, a filter or --expired, or only --user-all")
-    if user_all and not target.user_named:
-        raise click.UsageError("--user-all requires --user")
-    if expired and not uses_daemon(target) and not target.settings.retention.rules:
-        raise click.UsageError("no retention rule is set (retention.rules), so nothing expires")
-    if user_all:
-        selection = Selection(everything=True)
+    selection = chosen.selection(target)
     if not uses_daemon(target):
         target = authorize(target, "erase")
     if not dry_run and not yes:

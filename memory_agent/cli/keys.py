@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import msgspec
 
 import relay
-from memory_agent.cli.command import Group, SectionedCommand
+from memory_agent.cli.command import Group, SectionedCommand, as_struct
 from memory_agent.cli.options import UNUSED, Target, options_where_user
 from memory_agent.cli.render import print_document, print_table, printed_json
 from relay.disk import write_private
@@ -56,6 +57,15 @@ def keys() -> None:
     """
 
 
+class _Rights(NamedTuple):
+    """A key's scopes, the groups whose shared items it can find, and its holder."""
+
+    scopes: frozenset[relay.Scope]
+    orgs: tuple[str, ...]
+    tier: str | None
+    person: str | None
+
+
 @keys.command(cls=SectionedCommand, short_help="Create a key and print it once.")
 @click.argument("name")
 @click.option("--all-users", is_flag=True, help="For all users, instead of --user.")
@@ -70,17 +80,8 @@ def keys() -> None:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the key to this file (0600), for --key-file, instead of printing it.")  # fmt: skip
 @options_where_user("The user whose memory the key opens.")
-def create(
-    target: Target,
-    name: str,
-    all_users: bool,
-    scopes: frozenset[relay.Scope],
-    orgs: tuple[str, ...],
-    tier: str | None,
-    person: str | None,
-    curve: bool,
-    out: Path | None,
-) -> None:
+@as_struct("rights", _Rights)
+def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: bool, out: Path | None) -> None:
     """Create the key NAME for one user or for all users. It is shown only once; the data folder stores only its digest.
 
     A token works over the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
@@ -98,17 +99,18 @@ def create(
     """
     if all_users == target.user_named:
         raise click.UsageError("specify either --user ID or --all-users")
-    useless = sorted(_OF_ALL_USERS & scopes)
+    useless = sorted(_OF_ALL_USERS & rights.scopes)
     if useless and not all_users:
         raise click.UsageError(f"the scope {useless[0].value} requires --all-users")
     if out is not None and out.exists():
         raise click.UsageError(f"{out} already exists; choose a different file")
-    _check_person(target, person, all_users)
+    _check_person(target, rights.person, all_users)
     relay.ensure_local_key(target.data_dir)
     pair = relay.curve_pair() if curve else None
     user_id = None if all_users else target.user_id
+    orgs = frozenset(rights.orgs)
     document = relay.create_key(
-        target.data_dir, name, user_id, scopes, pair, orgs=frozenset(orgs), tier=tier, person=person
+        target.data_dir, name, user_id, rights.scopes, pair, orgs=orgs, tier=rights.tier, person=rights.person
     )
     if curve:
         document = msgspec.structs.replace(document, server=relay.server_pair(target.data_dir, relay.curve_pair).public)

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
 from memory_agent.cli.access import listens, open_client, open_memory, uses_daemon
-from memory_agent.cli.command import SectionedCommand
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.exit_codes import ExitCode
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Moment, Target, daemon_options
@@ -67,6 +67,15 @@ class _Result(msgspec.Struct, kw_only=True):
     looked_in: list[str]
 
 
+class _Wanted(NamedTuple):
+    """Which sessions to import."""
+
+    paths: tuple[Path, ...]
+    clients: tuple[str, ...]
+    since: datetime | None
+    project: Path | None
+
+
 @click.command("import-sessions", cls=SectionedCommand)
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option(
@@ -86,16 +95,9 @@ class _Result(msgspec.Struct, kw_only=True):
 @click.option("--wait", is_flag=True, help="Wait until everything is recallable or in quarantine.")
 @click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: the data folder's relay.")
 @daemon_options
+@as_struct("wanted", _Wanted)
 def import_sessions(
-    target: Target,
-    paths: tuple[Path, ...],
-    clients: tuple[str, ...],
-    since: datetime | None,
-    project: Path | None,
-    dry_run: bool,
-    watch: bool,
-    wait: bool,
-    ingest: str | None,
+    target: Target, wanted: _Wanted, dry_run: bool, watch: bool, wait: bool, ingest: str | None
 ) -> None:
     """Import past sessions from PATHS (files or folders), or from the clients' folders on this machine.
 
@@ -118,8 +120,9 @@ def import_sessions(
         raise click.UsageError("--dry-run cannot be combined with --watch or --wait")
     if watch and wait:
         raise click.UsageError("--watch cannot be combined with --wait")
-    places = Places(paths, Path.home(), os.environ, clients or NAMES)
-    scope = Scope(target.user_id, since, None if project is None else str(project.expanduser().absolute()))
+    places = Places(wanted.paths, Path.home(), os.environ, wanted.clients or NAMES)
+    project = None if wanted.project is None else str(wanted.project.expanduser().absolute())
+    scope = Scope(target.user_id, wanted.since, project)
     delivered = None if dry_run else Delivered()
     with progress_bars("bytes") as report, Interrupts() as interrupts:
         imported = SessionImport(places, scope, report)
