@@ -12,10 +12,11 @@ The first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so the learner is tur
 For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests count in TRIAL too, because earlier
 versions interleaved there.
 
-The opposite bet measures harm and turns the learner OFF at 20, both in TRIAL and in ON. In ON, it starts anew and
-counts only contests. After a long run of wins, its wealth is too low to detect later harm soon. So in ON, a second bet
-restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas, Rinaldo 2023) and turns the learner OFF at
-400. If the learner is no better than chance, this takes at least 400 contests on average.
+The opposite bet measures harm. It turns the learner OFF at 20, both in TRIAL and in ON. On entering ON, its wealth is
+reset to 1, and from then on only contests count. After a long run of wins, the wealth is too low to detect later harm
+soon, so in ON, a second bet restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas, Rinaldo
+2023) and turns the learner OFF at 400. If the learner is no better than chance, this takes at least 400 contests on
+average.
 
 The state depends only on the sequence of calls to `credit` and `observe`.
 """
