@@ -1,4 +1,4 @@
-"""Episodic memory for agents: stores their events, and recalls similar situations and how they ended.
+"""Episodic memory for agents: stores their events, and recalls similar past situations with their outcomes.
 
     from memory_agent import Memory, MemoryFilter
     with Memory.open("data/alice") as memory:

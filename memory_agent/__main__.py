@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _discard_unwritable() -> None:
-    """Discard unwritten output; otherwise Python would retry at exit, fail, and exit with code 120."""
+    """Discard unwritten output. Otherwise, Python would try to write it again at exit, and would exit with code 120."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()

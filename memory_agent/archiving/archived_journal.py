@@ -41,7 +41,7 @@ _ADVICE = "restore it with memory-agent restore --from-archive, or delete the ar
 
 
 class _Marker(msgspec.Struct, frozen=True):
-    """The identity of this folder in the archive, and the last epoch that the folder's relay began there."""
+    """The identity of this folder in the archive, and the last archive epoch that the folder's relay began."""
 
     owner: bytes
     epoch: int = 0
@@ -54,11 +54,11 @@ def archived_journal(settings: ArchiveSettings) -> ArchivedJournal | None:
 def restore_journal(
     settings: ArchiveSettings, folder: Path, journal: JournalSettings, cursors: Mapping[str, int] | None = None
 ) -> int:
-    """Restore the archived journal into `folder`, which must not exist. The relay that archived it can no longer write.
+    """Restore the archived journal into `folder`, which must not exist. This ends archiving by the previous relay.
 
-    From then on, that relay acknowledges no events, even if it was only disconnected. Returns the number of the last
-    event. `cursors`: for consumers whose data was also lost, the positions from which they continue. Durable on return.
-    Needs no encryption keys. Raises `StoreError` if another relay keeps writing, `ArchiveUnavailableError`,
+    That relay then acknowledges no more events, even if it was only disconnected. Returns the number of the last event.
+    `cursors` sets the positions at which consumers continue if their data was also lost. Durable on return. Needs no
+    encryption keys. Raises `StoreError` if another relay keeps writing. Also raises `ArchiveUnavailableError`,
     `ArchiveDamagedError`, `SettingsError`, `InvalidInputError` and `JournalError`.
     """
     if folder.exists():
@@ -97,7 +97,7 @@ class ArchivedJournal:
         self._beginning = threading.Lock()
 
     def note(self, changes: list[StoredChange] | None) -> None:
-        """As `JournalCopy.note`. Changes before the first `flush` are part of its snapshot."""
+        """As `JournalCopy.note`. The snapshot of the first `flush` includes all earlier changes."""
         if self._archive is not None:
             self._archive.note(changes)
 

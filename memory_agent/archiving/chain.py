@@ -1,8 +1,8 @@
-"""The objects of an archive: their names, headers and bodies, and the link of each object to the one before it.
+"""The objects of an archive: their names, headers and bodies, and the link from each object to the previous object.
 
 An object is named `<epoch>/<number>.<kind>`. Its header contains a checksum of its body and the digest of the previous
-object's header. So missing, altered and moved objects are detected, but forged ones are not. Copies of derived files
-may be stored beside the objects, as `<epoch>/<number>.<file>`, so that a restored store need not rebuild them.
+object's header. Readers can thus detect missing, altered and moved objects, but not forged objects. Copies of derived
+files may be stored beside the objects, as `<epoch>/<number>.<file>`, so that a restored store need not rebuild them.
 """
 
 from __future__ import annotations

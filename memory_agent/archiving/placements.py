@@ -20,7 +20,7 @@ from relay.disk import add_checksum, verify_checksum, write_private
 
 PLACEMENT_FILE = "placement.json"
 EPOCHS_OF_ARCHIVE = 1_000_000
-"""The number of archive epochs for each epoch of a placement. One is used each time the files are opened."""
+"""The number of archive epochs for each epoch of a placement. Each opening of the files uses one archive epoch."""
 
 
 class Placements:

@@ -73,7 +73,7 @@ def restore(
 
 
 def restore_derived(objects: Objects, restored: chain.Restored, folder: Path) -> None:
-    """Write the newest derived files of a restored state into `folder`, without verifying them. Raises as
+    """Write the newest derived files of a restored state into `folder`, without verifying them. Raises the errors of
     `Objects.get_file`.
     """
     for last in (restored.position, *restored.continued):
@@ -188,7 +188,7 @@ class _Restoration:
                 return []  # the first owner has written nothing yet
             earlier = [part for part in _of_epoch(self._objects, continued.epoch) if part[0] <= continued]
             if not earlier or earlier[-1][0] != continued:
-                raise ArchiveDamagedError(f"object {continued} is missing, which {links[0][0]} continues")
+                raise ArchiveDamagedError(f"object {links[0][0]} continues {continued}, which is missing")
             self._continued.append(continued)
             links = self._since_start(earlier, header.previous) + links
         return links
@@ -205,8 +205,8 @@ class _Restoration:
     def _since_start(self, parts: Sequence[_Object], next_links_to: bytes | None = None) -> list[_Object]:
         """Return the last snapshot and what follows it, or all objects of an epoch that begins with a base.
 
-        `next_links_to` is the digest in the object that follows them. A snapshot may have the same number as another
-        object. If an owner was superseded (`take_over`), no object links to the owner's snapshot.
+        `next_links_to` is the digest in the object that follows the returned objects. A snapshot may have the same
+        number as another object. If an owner was superseded (`take_over`), no object links to the owner's snapshot.
         """
         used: list[_Object] = []
         positions = [position for position, _ in parts]
@@ -244,7 +244,7 @@ class _Restoration:
         return header
 
     def _changes(self, links: Sequence[_Object]) -> Iterator[StoredChange]:
-        """Yield the changes from all increments, after checking each object's link to the one before it."""
+        """Yield the changes from all increments, after checking each object's link to the previous object."""
         while links:
             epoch = links[0][0].epoch
             group = [part for part in links[:_AT_ONCE] if part[0].epoch == epoch]
@@ -252,7 +252,8 @@ class _Restoration:
             for part, content in zip(group, contents, strict=True):
                 body, header = self._read(part, content)
                 if self._last is None or header.previous != self._last.digest:
-                    raise ArchiveDamagedError(f"object {header.position}.{header.kind} does not follow the one before")
+                    named = f"{header.position}.{header.kind}"
+                    raise ArchiveDamagedError(f"object {named} does not follow the previous object")
                 self._last = header
                 self._increment_bytes += len(content)
                 if header.kind == "increment":

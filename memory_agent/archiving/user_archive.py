@@ -27,10 +27,10 @@ from relay.disk import DATA_FILE, StoredChange
 class Limits(NamedTuple):
     """When to write a snapshot instead of an increment.
 
-    If more than `pending_bytes` of changes are waiting in memory, they are dropped, and a snapshot is due. It is also
-    due if there are `increments` increments, if their total size exceeds both `least_bytes` and `share` of the last
-    snapshot's size, or if the archive continues `continued` earlier epochs. `check_s`: how often to check that the
-    objects of those epochs still exist.
+    If more than `pending_bytes` of changes are waiting in memory, they are dropped, and a snapshot is due. A snapshot
+    is also due after `increments` increments, if the total size of the increments exceeds both `least_bytes` and
+    `share` of the last snapshot's size, or if the archive continues `continued` earlier epochs. `check_s`: how often to
+    check that the objects of those epochs still exist.
     """
 
     pending_bytes: int = 8 << 20
@@ -50,9 +50,10 @@ Copy = Callable[[Path], None]
 class UserArchive:
     """Writes the archive of one user, while this process owns the store. Thread-safe.
 
-    `epoch` must be greater than those of all earlier owners. Pass `note` to `Store.open` as `on_commit`, then call
-    `start`. Every method that writes raises `ArchiveUnavailableError` (changes stay pending, or a snapshot replaces
-    them), `FencedError` if there are objects of a newer owner, or `StoreError` if the store cannot be copied.
+    `epoch` must be greater than the epochs of all earlier owners. Pass `note` to `Store.open` as `on_commit`, then call
+    `start`. Every method that writes raises `FencedError` if there are objects of a newer owner, and `StoreError` if
+    the store cannot be copied. All of them may also raise `ArchiveUnavailableError`; the changes then stay pending, or
+    a snapshot replaces them.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class UserArchive:
         self._copy: Copy | None = None
         self._derived: Sequence[Path] = ()
         self._sent_derived: _Versions = {}
-        self._continued: tuple[Position, ...] = ()  # the earlier owners' positions that `base` objects name
+        self._continued: tuple[Position, ...] = ()  # positions of earlier owners, from `base` objects
         self._flushing = threading.RLock()
         self._noting = threading.Lock()
         self._pending: list[bytes] = []  # one item per transaction; guarded by `_noting`
@@ -246,8 +247,8 @@ class UserArchive:
             return None
 
     def _require_alone(self) -> None:
-        """Raise `FencedError` if another machine has written into this epoch. After the last object that is certainly
-        stored, this machine writes only snapshots.
+        """Raise `FencedError` if another machine has written into this epoch. Beyond the last object that is certainly
+        stored, this machine has written only snapshots.
         """
         found = (chain.parse_name(name) for name in self._objects.names(self._epoch))
         if any(one is not None and one[0] > self._sent_through and one[1] != "snapshot" for one in found):

@@ -38,8 +38,8 @@ _COPY = ".archive-copy-"  # prefix of the folders for temporary copies of a user
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
     """The placement of the files in the same folder, and how often they have been opened since the placement.
 
-    `is_left`: the user left after that epoch, so the files are not current. `archived` is the state of the archive if
-    the files are closed and match it. Files without a marker belong to a user who never left home.
+    `is_left`: the user left this node after `epoch`, so the files are outdated. `archived` is the state of the archive
+    if the files are closed and match that state. Files without a marker belong to a user who never left home.
     """
 
     epoch: int
@@ -59,10 +59,11 @@ class UserFiles:
         self.is_home = is_home
 
     def prepare(self, user_id: str, placement: Placement, copy: Callable[[Path], None]) -> OnCommit | None:
-        """Bring a sleeping user's files up to date. Return the receiver of their changes; None at home.
+        """Bring a sleeping user's files up to date. Return the callback that receives the changes to these files, or
+        None at home.
 
-        `copy` copies the user's records into an empty folder, for a snapshot. Raises `FencedError` for a placement that
-        has ended, and `ArchiveUnavailableError`, `ArchiveDamagedError` and `StoreError`.
+        `copy` copies the user's records into an empty folder, for a snapshot. Raises `FencedError` if the placement has
+        ended. Also raises `ArchiveUnavailableError`, `ArchiveDamagedError` and `StoreError`.
         """
         folder = user_folder(self._data_dir, user_id)
         self.require_current(user_id, placement)
@@ -156,7 +157,7 @@ class UserFiles:
         self._store.of_user(user_id).remove_before(epoch * EPOCHS_OF_ARCHIVE)
 
     def copy_archived(self, user_id: str, placement: Placement, target: Path) -> Restored | None:
-        """Restore the user's archive into the folder `target`. Raises as `prepare`."""
+        """Restore the user's archive into the folder `target`. Raises the errors of `prepare`."""
         return restore(
             self._store.of_user(user_id),
             user_id,

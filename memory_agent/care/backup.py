@@ -1,7 +1,7 @@
 """Make a consistent backup of a data folder, even while a daemon runs, and check a backup against its manifest.
 
-Users are copied before the journal, so the copied journal contains every event of the copied stores. The copied
-journal's cursors are set to the values that they had before the first user was copied; the stores recognise redelivered
+Users are copied before the journal, so the copied journal contains every event of the copied stores. In the copied
+journal, the cursors have the values that they had before the first user was copied. The stores recognise redelivered
 events. Derived files, tokens and keys are not copied. Every copy is checked, and the backup gets its final name only
 once all of its files are durable.
 """
@@ -60,8 +60,8 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     """Copy `data_dir`, without its caches, to `target`, which must not exist. Receipts of later erasures list the
     backup. Durable on return.
 
-    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and, if `settings` name no keys for an
-    encrypted folder, `StoreEncryptedError`. A failed backup leaves no files.
+    Raises `StoreEncryptedError` if the folder is encrypted and `settings` name no keys. Also raises
+    `InvalidInputError`, `StoreError`, `JournalError` and `OSError`. A failed backup leaves no files.
     """
     if not settings.encryption.keys_folder:
         require_plain(data_dir)

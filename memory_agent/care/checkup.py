@@ -1,8 +1,8 @@
 """Verify a data folder or a backup: every user's store with its derived files, the owners of runs, and the journal.
 
-Checks are read-only and may run while a daemon runs. LMDB does not detect a flipped bit, so values are checked against
-their checksums, and keys against the entries they refer to. Nothing is repaired: records are restored from a backup,
-and derived files (`derived_checkup`) are rebuilt from the records.
+Checks are read-only and may run while a daemon runs. LMDB does not detect flipped bits. Each value is therefore checked
+against its checksum, and each key against the entry to which it refers. Nothing is repaired: records are restored from
+a backup, and derived files (`derived_checkup`) are rebuilt from the records.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def check_user(
 ) -> PartReport:
     """Check a user's folder. For a copy, which has no derived files, check only the records.
 
-    With `index`, also check the number of memories in the user's index if the index is in another engine. Raises
+    If `index` is given and belongs to another engine, also check the number of memories in it. Raises
     `StoreError` if the files cannot be read at all.
     """
     findings = Findings()

@@ -62,8 +62,8 @@ def check_columns_file(
 ) -> None:
     """Check the saved columns, and compare them with the records if the records are sound.
 
-    The columns are read before the records, so they can only be older than the records. They are read again if the
-    owner of the store has meanwhile saved newer columns and deleted the intermediate changes from the log.
+    The columns are read before the records, so they can only be older than the records. If the owner of the store saves
+    newer columns in the meantime and deletes the intermediate changes from the log, the columns are read again.
     """
     for attempt in range(_ATTEMPTS):
         source = None if engine_in(folder, settings, key) == "builtin" else _RecordedVectors()
@@ -80,7 +80,7 @@ def check_columns_file(
 
 
 class _RecordedVectors:
-    """Vectors from the records, for columns whose vectors are in another engine (`Source`)."""
+    """Reads vectors from the records if the vectors of the columns are in another engine (`Source`)."""
 
     is_approximate = False
     snapshot: Snapshot
@@ -173,7 +173,7 @@ def check_index(of: IndexOf, settings: StoreSettings, key: UserKey | None, findi
 
 
 def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
-    """Check the saved learner's checksum, and that it belongs to this store. It may be older than the records."""
+    """Check that the saved learner matches its checksum and belongs to this store. It may be older than the records."""
     try:
         lineage = look_at_learner(folder, key)
     except DamagedStateError as error:

@@ -122,9 +122,9 @@ def destroy_user_key(
 ) -> DestroyedKey:
     """Destroy a user's key, so that no copy of the user's data can be read again. Durable on return.
 
-    Events that conductors published as `system` about the user's runs are erased too, unless a daemon serves the folder
-    (`is_served`) and holds the journal. Raises `EncryptionKeyMissingError`, `SettingsError`, `KeyFileError`,
-    `JournalError` and `StoreError`.
+    Also erases the events about the user's runs that conductors published as `system`, unless a daemon serves the
+    folder (`is_served`) and therefore holds the journal. Raises `EncryptionKeyMissingError`, `SettingsError`,
+    `KeyFileError`, `JournalError` and `StoreError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -140,7 +140,7 @@ def destroy_user_key(
     if folder.exists():
         left.append(f"{folder}, which can no longer be read")
     if is_served:
-        left.append("the events about the user's runs that conductors published as system, encrypted with system's key")
+        left.append("events that conductors published as system about the user's runs; system's key decrypts them")
     return DestroyedKey(user_id=user_id, destroyed=True, events_of_system=erased, left=tuple(left))
 
 
@@ -170,9 +170,9 @@ def encrypt_user(folder: Path, settings: Settings, key: UserKey, report: Report)
     """Encrypt a user's folder with `key`, creating the key if it does not exist. Durable on return. Idempotent after a
     crash.
 
-    Requires disk space for a copy of the records. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`,
-    `StoreFullError`, `StoreError` and `EncryptionKeyMissingError`, and `SettingsError` if vectors would stay
-    unencrypted in an index.
+    Requires disk space for a copy of the records. Raises `SettingsError` if vectors would stay unencrypted in an index.
+    Also raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError` and
+    `EncryptionKeyMissingError`.
     """
     was_encrypted, plain_index = False, ""
     with ExitStack() as stack:

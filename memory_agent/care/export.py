@@ -1,11 +1,13 @@
 """Export a user's memories as JSON Lines, and import them into another store.
 
 Each memory is one line and round-trips bit for bit: record, usage, vectors, words and events, with bytes in base64 and
-long event ids as digests. Import checks every line, and then writes a single transaction. It skips memories whose id or
-event is already in the store, and is idempotent. Vectors of a different embedder are dropped and recomputed later.
+long event ids as digests. An import checks every line, and then writes all memories in one transaction. It skips
+memories whose id or event is already in the store, and is idempotent. Vectors of a different embedder are dropped and
+recomputed later.
 
-In an export of shared items, a line is an item with its attachment and its author's pseudonym, without statistics or
-the names that authors chose. An import does not restore items that were unpublished in the target folder.
+In an export of shared items, each line contains an item, its attachment and its author's pseudonym, but neither
+statistics nor the names that authors chose. An import does not restore items that were unpublished in the target
+folder.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def export_user(
 ) -> Iterator[bytes]:
     """Return the decrypted lines of a user's export, without line endings; works while a daemon runs.
 
-    Raises `InvalidInputError` if the user has no store, `StoreError`, `StoreDamagedError` and
+    Raises `InvalidInputError` if the user has no store. Also raises `StoreError`, `StoreDamagedError` and
     `EncryptionKeyMissingError`.
     """
     folder = user_folder(data_dir, user_id)
@@ -121,7 +123,7 @@ def export_user(
     key = open_user_key(settings.encryption, data_dir, user_id)
     chosen = check_filter(filter)
 
-    def lines() -> Iterator[bytes]:  # a function, so that the checks above do not wait for the first line
+    def lines() -> Iterator[bytes]:  # a generator, so that the checks above run before the first line is read
         with current_files(data_dir, settings, user_id) as (current, _):
             yield from export_lines(current, user_id, settings.store, report, key, chosen)
 
@@ -133,7 +135,7 @@ def import_user(
 ) -> Imported:
     """Import a seekable export file for a user, atomically. Durable on return.
 
-    A later restore does not erase imported memories. Raises `InvalidInputError` with the bad lines, and
+    A later restore does not erase imported memories. Raises `InvalidInputError`, which lists the bad lines,
     `DaemonRunningError`, `StoreOwnedElsewhereError` and `StoreError`.
     """
     head = decode_head(next(_numbered(file), (1, b""))[1])  # raises before anything is created
@@ -312,7 +314,7 @@ def _take(
 def encode_line(
     record: MemoryRecord | None, bodies: Bodies, events: list[bytes], attachment: bytes | None = None
 ) -> bytes:
-    """Return the line of a memory; `events` are stored keys, and `attachment` belongs to a shared item."""
+    """Encode a memory as one line. `events` are stored keys; `attachment` is given only for a shared item."""
     metadata = None
     if record is not None and not _is_exact(record.metadata):
         metadata = _base64(msgspec.msgpack.encode(record.metadata))
@@ -396,7 +398,7 @@ def _checked_bodies(line: Line, head: Head) -> Bodies:
         if bodies.words is not None:
             codec.words_body(0, codec.with_checksum(0, bodies.words), word_bytes)
     except StoreDamagedError as error:
-        raise InvalidInputError("passages or words", "have a different size than the first line specifies") from error
+        raise InvalidInputError("passages or words", "do not have the size that the first line specifies") from error
     return bodies
 
 

@@ -127,7 +127,7 @@ def migrate_user(
         memories = store.counts().memories
     with closing(Archive.open(folder, settings.store, "library", key, index=of)) as archive:
         # opening removes the files of the former index
-        archive.settled_view()  # waits for rebuilt columns, which have vectors only for the built-in index
+        archive.settled_view()  # waits until the columns are rebuilt, with vectors only if the index is built-in
     return Migrated(user_id=user_id, former=former, engine=engine, memories=memories, found=round(found, 3), left=left)
 
 

@@ -149,7 +149,7 @@ def _open(
 
 
 def forgotten_events(data_dir: Path, user_id: str) -> Callable[[str], bool]:
-    """Return a predicate on event ids: whether the event's memory was forgotten and not stored again.
+    """Return a predicate on event ids that is true if the event's memory was forgotten and not stored again.
 
     Reads only the history of erasures, so it may run while a daemon runs. Raises `StoreError`.
     """
@@ -169,8 +169,8 @@ def erase(
 ) -> ErasureReceipt:
     """Erase memories from every file, and their events from the journal. Durable on return. Idempotent.
 
-    For a user without a store, only events are erased. `dry_run` only returns the receipt. Raises `InvalidInputError`,
-    `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError` and `JournalError`.
+    For a user without a store, only events are erased. With `dry_run`, nothing is erased, and the receipt is a preview.
+    Raises `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError` and `JournalError`.
     """
     Layout(data_dir).finish_restore()
     if selection.everything:
@@ -293,11 +293,11 @@ def erase_events(
     dry_run: bool = False,
     forget_owner: bool = False,
 ) -> Erased:
-    """Erase the events of one user from the journal, and events that conductors published for the user as `system`.
+    """Erase one user's events from the journal, including events that conductors published for the user as `system`.
 
     `among` restricts the events of `system` to these runs and sessions. `forget_owner` also removes the user from the
-    map of run owners. Also erases hooks' unsent events in the data folder. Durable on return. Raises `JournalError` and
-    `StoreError`.
+    map of run owners. Events in the data folder that hooks have not sent yet are erased too. Durable on return. Raises
+    `JournalError` and `StoreError`.
     """
     if not dry_run:
         erase_hook_events(data_dir, wanted, DEFAULT_USER)
@@ -351,7 +351,7 @@ def _system_quarantine(journal: Journal, is_owned: IsOwned) -> Iterator[int]:
 
 
 def erased_events(data_dir: Path, settings: Settings, user_id: str, history: History) -> list[str]:
-    """Return the ids of a user's events that `history` lists as erased, but that the journal still contains."""
+    """Return the ids of a user's events that `history` lists as erased but the journal still contains."""
     wanted = history.events
     if not wanted or not journal_folder(data_dir).exists():
         return []

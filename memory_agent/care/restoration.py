@@ -47,8 +47,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """The restored parts. `aside` is the folder with the replaced files, or None if there were none.
 
-    `erased_again` counts, by user, memories erased here since the backup. `has_history`: whether this data folder has a
-    history of erasures.
+    `erased_again`: for each user, the number of memories erased here since the backup. `has_history`: whether this data
+    folder has a history of erasures.
     """
 
     parts: tuple[Part, ...]
@@ -68,7 +68,7 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. If files already exist, this raises an error or, with `replace`, moves them aside. Durable on
+    """Restore everything. With `replace`, existing files are moved aside; without it, they cause an error. Durable on
     return.
 
     Raises `BackupDamagedError`, `InvalidInputError`, `DaemonRunningError`, `StoreOwnedElsewhereError`,
@@ -133,10 +133,10 @@ def take_users(
     report: Report,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore users from another cell's backup, except those who have memories here or were erased here since the
+    """Restore users from another cell's backup, except users who have memories here or were erased here since the
     backup.
 
-    Durable on return. The stores' cursors are reset, because they refer to that cell's journal. Raises the errors of
+    Durable on return. The stores' cursors refer to that cell's journal, so they are reset. Raises the errors of
     `restore_all`.
     """
     manifest = read_manifest(backup)
@@ -194,7 +194,7 @@ def replay_user(
 
 
 def _come_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """If the user is on another node, fetch the user's files to be moved aside; discard a damaged archive."""
+    """If the user is on another node, fetch the user's files, which are then moved aside. Discard a damaged archive."""
     try:
         fetch_home(data_dir, settings, user_id)
     except ArchiveDamagedError:
@@ -211,7 +211,7 @@ def restore_archived_journal(data_dir: Path, settings: Settings) -> int:
 def _reapply_erasures(
     stage: Path, journal_dir: Path, data_dir: Path, settings: Settings, made_at: datetime, now: datetime, warn: Warn
 ) -> dict[str, int]:
-    """Erase the memories listed in the history of `data_dir` from the staged files; return their number by user."""
+    """Erase the memories listed in the history of `data_dir` from the staged files; return the count for each user."""
     counts = {}
     for user_id in list(known_users(stage)):
         history = _read_history(data_dir, user_id, warn)
@@ -252,7 +252,7 @@ def _restored(
 
 @contextmanager
 def _exclusive(data_dir: Path, users: Iterable[str]) -> Iterator[None]:
-    """Hold the data folder exclusively. If this created the folder, a failure removes it."""
+    """Hold the data folder exclusively. A folder created by this call is removed after a failure."""
     layout = Layout(data_dir)
     is_new = not data_dir.exists()
     try:

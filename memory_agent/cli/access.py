@@ -1,7 +1,7 @@
 """Open a memory: through the daemon if one is running, otherwise from its files.
 
-Without a daemon, a provided key is looked up in the data folder, so that a command does not ignore it and write to
-another user's memory. A CURVE key is not verified, because only a connection proves possession of the secret key.
+Without a daemon, a provided key is looked up in the data folder. A command that ignored the key might write to another
+user's memory. A CURVE key is not verified, because only a connection proves possession of the secret key.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _CALL_KEY = "memory_agent.call"
 def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
     """Open the user's memory for `verb`. If a key is provided, it must permit `verb`.
 
-    Without a daemon, a store is created only for a verb that stores something. A successful command ends with a note
-    that says whether it used the daemon or the files. Raises the errors of `Memory.open` and `authorize`, and
+    Without a daemon, a store is created only for a verb that stores something. After a successful command, a note shows
+    whether the daemon or the files were used. Raises the errors of `Memory.open` and `authorize`, and
     `UnavailableError` if no daemon listens at the endpoint.
     """
     if uses_daemon(target):
@@ -71,7 +71,9 @@ def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
 
 
 def _note_used(target: Target, used: str) -> None:
-    """Store the note on what the command used, to be printed when it ends. With --json, no note is printed."""
+    """Store the note about what the command used; it is printed when the command ends. With --json, no note is
+    printed.
+    """
     if not target.as_json:
         click.get_current_context().meta[USED_KEY] = used
 
@@ -176,7 +178,7 @@ def authorize(target: Target, verb: str) -> Target:
 
 
 def skip_without_key(target: Target) -> OnMissingKey | None:
-    """Return `note_skipped`, or None with --user: a missing key is then an error."""
+    """Return `note_skipped`, or None with --user, which makes a missing key an error."""
     return None if target.user_named else note_skipped
 
 
@@ -190,7 +192,7 @@ def for_each_user(
     """Call `ask` for the named user, or for each user of the data folder, and return the results by user.
 
     With an endpoint, or a key for one user, `ask` is called for one user only. Users whose encryption key is missing
-    are skipped with a note, except the named user. The store of shared items counts as a user.
+    are skipped with a note; for the named user, this is an error. The store of shared items counts as a user.
     """
     users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
     answers: dict[str, Answer] = {}
@@ -216,8 +218,8 @@ def _users(target: Target) -> list[str]:
 
 
 def listens(endpoint: str) -> bool:
-    """Return whether a process listens at an ipc or tcp endpoint; True for other endpoints. ZeroMQ itself would keep
-    trying to connect.
+    """Return whether a process listens at an ipc or tcp endpoint; True for other endpoints. ZeroMQ itself would retry
+    the connection indefinitely.
     """
     scheme, _, address = endpoint.partition("://")
     try:

@@ -75,7 +75,7 @@ def following_options(command: Verb) -> Verb:
 @click.option(
     "--session",
     metavar="ID",
-    help="Only blocks about this session. With --user system: blocks for its owner.",
+    help="Only blocks about this session. With --user system: blocks for the owner of the session.",
 )
 @following_options
 @daemon_options

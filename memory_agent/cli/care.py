@@ -36,15 +36,16 @@ _ENGINES = get_args(get_type_hints(IndexSettings)["engine"])
 def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     """Check each stored record and event against its checksum, and each index against the records.
 
-    With BACKUP, written by `memory-agent backup`, checks its files against the manifest, then their records and events.
+    With BACKUP, made by `memory-agent backup`, checks the files against the manifest, then the records and events in
+    them.
 
     Without --user, checks all users, the run owners, and the journal; a user whose encryption key is missing is
     reported as unchecked. Changes nothing, and can be used while a daemon is running. Findings are counted by file and
     kind of key. The exit code is 3 if there are findings or if something could not be checked. Findings in
-    columns.arrays and graph.arrays do not mean data loss: both files are rebuilt from the records automatically, or at
-    once by `memory-agent rebuild`, which also refills an index in another engine. A missing file is mentioned, but is
-    not a finding. The state in sona.state is relearned when the memory is opened. Restore anything else from a backup
-    with `memory-agent restore`.
+    columns.arrays and graph.arrays do not mean data loss: both files are rebuilt from the records automatically.
+    `memory-agent rebuild` rebuilds them at once, and also refills an index in another engine. A missing file is
+    reported, but does not count as a finding. The state in sona.state is relearned when the memory is opened. Restore
+    anything else from a backup with `memory-agent restore`.
 
     \b
     Examples:
@@ -92,7 +93,7 @@ def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, in
 @field_options(RebuildParams)
 @daemon_options
 def rebuild(target: Target, vectors: bool) -> None:
-    """Rebuild recall's search columns from the records; without --user, for all users.
+    """Rebuild the search columns from the records, for all users or for the user named by --user.
 
     Missing or damaged columns are rebuilt automatically; this command forces a rebuild. Until it finishes, recall uses
     the old columns and marks its results as degraded. Takes about 1 s per 10,000 memories.
@@ -141,12 +142,11 @@ def _followed(memory: MemoryClient | Memory, report: Report) -> int:
 @click.command()
 @daemon_options
 def compact(target: Target) -> None:
-    """Copy the records without free pages, verify the copy, and replace the file; without --user, for all users.
+    """Replace the records of all users, or of --user, with a verified copy that has no free pages.
 
     Removes the bytes of deleted memories from the file. Needs disk space for the copy. During the copy, recalls are
-    answered and writes are blocked. If the command is killed, the file is either the old one or the new one, and is
-    complete. Without --user and without a daemon, the journal is compacted too; a daemon's relay compacts it after each
-    erasure.
+    answered, but writes wait. If the command is killed, either the old file or the new file remains, and is complete.
+    Without --user and without a daemon, the journal is compacted too; a daemon's relay compacts it after each erasure.
 
     \b
     Examples:
@@ -188,7 +188,7 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
         total = sum(part.bytes for part in made.parts)
         click.echo(f"{directory}: {counted(len(made.parts), 'part')}, {size(total)}")
     if made.left_out:
-        note(f"left out, damaged or without an encryption key: {', '.join(made.left_out)}; run memory-agent verify")
+        note(f"left out because they are damaged or lack a key: {', '.join(made.left_out)}; run memory-agent verify")
         context.exit(ExitCode.FOUND)
 
 
@@ -202,14 +202,14 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     """Restore the backup in DIRECTORY; with --user, only that user's memories.
 
     Stop the daemon first. A damaged or incomplete backup is rejected without changing anything. With --replace,
-    existing data is never deleted; it is moved to a new folder, whose path is printed. Events published after the
-    backup that are still in the local journal are ingested at the daemon's next start. Memories that were forgotten
-    here after the backup stay forgotten. The journal does not contain memories from `remember` or `import`, recalls, or
-    runs from `trajectory`, so --from-journal does not restore them.
+    existing data is never deleted; it is moved to a new folder, whose path is printed. Events that were published after
+    the backup, and are still in the local journal, are ingested when the daemon next starts. Memories that were
+    forgotten here after the backup stay forgotten. The journal does not contain memories from `remember` or `import`,
+    recalls, or runs from `trajectory`, so --from-journal does not restore them.
 
-    --from-archive is for a new machine that replaces the daemon's lost one: it restores the journal that the lost
-    daemon kept in the archive (`archive.journal`). The journal's events are ingested again at the next start. If the
-    former daemon is still running, it can no longer acknowledge events.
+    Use --from-archive on a machine that replaces a lost one: it restores the journal that the lost daemon kept in the
+    archive (`archive.journal`). The journal's events are ingested again at the next start. If the former daemon is
+    still running, it can no longer acknowledge events.
 
     \b
     Examples:
@@ -276,11 +276,11 @@ def _restore(target: Target, directory: Path | None, replace: bool) -> Restored:
 @click.option("--to", "engine", type=click.Choice(_ENGINES), required=True, help="The new index.")
 @options_where_user(ONLY)
 def migrate(target: Target, engine: str) -> None:
-    """Move vectors to another index; without --user, those of all users. Stop the daemon first.
+    """Move the vectors of all users, or of the user named by --user, to another index. Stop the daemon first.
 
-    Fills the new index from the records, compares the number of memories and the nearest neighbours of a sample, and
-    only then switches to it and removes the former index. Repeat the command to resume an interrupted migration. Set
-    index.engine as well: it selects the index of new users.
+    Fills the new index from the records, and checks the number of memories and the nearest neighbours of a sample. Only
+    then does it switch to the new index and remove the former index. Repeat the command to resume an interrupted
+    migration. Set index.engine as well: it selects the index of new users.
 
     \b
     Examples:

@@ -103,10 +103,10 @@ def _check_cell(cells: Cells, name: str, data_dir: Path) -> None:
 @options_where_user(UNUSED)
 @click.pass_context
 def drop(context: click.Context, target: Target, file: Path) -> None:
-    """Erase, from this daemon, the users whom FILE assigns to another cell, if that cell has all their memories.
+    """Erase from this daemon each user whom FILE assigns to another cell, if that cell has all of the user's memories.
 
-    Run this command on the daemon's machine; the other cells must also be running. If a user's memory is missing there
-    or has a different text, that user is not erased, and the exit code is 1. Shared items of an erased user are
+    Run this command on the daemon's machine; the other cells must also be running. If the other cell lacks a memory, or
+    has it with a different text, that user is not erased, and the exit code is 1. Shared items of an erased user are
     unpublished.
 
     \b
@@ -147,7 +147,7 @@ def _is_same(there: MemoryClient, here: MemoryClient) -> bool:
 
 
 def _has_all(there: MemoryClient, here: MemoryClient) -> bool:
-    """Whether each memory `here` is also `there`, with the same text."""
+    """Whether each memory in `here` also exists in `there`, with the same text."""
     after: str | None = None
     while True:
         page = here.list(limit=_PAGE, after=after)

@@ -1,8 +1,7 @@
 """Extensions to click: help in sections, repeated options, options passed as one struct, options shared by several
 commands.
 
-It imports no other part of the program except `layout`, because every session of a coding agent starts `hook` and
-`mcp`.
+Imports only `layout` from the rest of the program, because every session of a coding agent starts `hook` and `mcp`.
 """
 
 from __future__ import annotations

@@ -52,10 +52,11 @@ def completion() -> None:
 @click.argument("shell", type=click.Choice(tuple(SCRIPTS)), required=False)
 @options_where_user(UNUSED)
 def install(target: Target, shell: str | None) -> None:
-    """Install the completion for SHELL (default: from $SHELL), and print what to do next, if anything.
+    """Install the completion for SHELL (default: from $SHELL), and print the remaining steps, if any.
 
-    Writes one file in your home folder, in the place where the shell looks for it. Repeat the command after an upgrade,
-    because the file contains the commands and options of this version. A file of another program is not replaced.
+    Writes one file in your home folder, in the place where the shell looks for completions. Repeat the command after an
+    upgrade, because the file contains the commands and options of this version. A file of another program is not
+    replaced.
 
     \b
     Examples:
@@ -132,7 +133,7 @@ def _command(words: tuple[str, ...], command: click.Command) -> Command:
 
 
 def _options(option: click.Option) -> Iterator[Option]:
-    """Yield the option and, for a switch, `--no-x` as an option of its own."""
+    """Yield the option and, for a switch, `--no-x` as a separate option."""
     values = None if option.is_flag or option.count else _values(option)
     help_text = _sentence(option.help or "")
     is_repeated = option.multiple

@@ -218,7 +218,7 @@ def _zsh_option(option: Option) -> Iterator[str]:
 def _zsh_arguments(command: Command) -> Iterator[str]:
     for place, (name, values) in enumerate(command.arguments, 1):
         is_repeated = command.is_last_repeated and place == len(command.arguments)
-        # For free text: `( )` lets zsh offer options as well; the blank used for an option's value does not.
+        # For free text: with `( )`, zsh also offers options; with the blank used for an option's value, it does not.
         action = "( )" if values.what == "text" else _zsh_action(values)
         yield _quoted(f"{'*' if is_repeated else place}:{_escaped(name, ':')}:{action}")
 

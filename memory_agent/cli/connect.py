@@ -124,7 +124,7 @@ def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | N
     """
     if user == _THIS_USER and how.project:
         raise click.UsageError(
-            "--user without an ID cannot be combined with --project; --user ID sets whose memory is used"
+            "--user without an ID cannot be combined with --project; --user ID selects the user of the memory"
         )
     configured = configured_folder(config, settings)  # reject bad settings now: clients hide why a server exited
     shared = [

@@ -27,8 +27,8 @@ _MOST_TYPES = 8
 def stats(target: Target, filter: MemoryFilter) -> None:
     """Show the number of memories by kind, what was dropped and why, and the parts and timings of a running daemon.
 
-    Counts the current memories, which come from events, `remember`, `import` and learned patterns. All events since the
-    beginning are counted: as kept, repeated or dropped, or in quarantine if they could not be processed. With a filter,
+    Counts the current memories, which come from events, `remember`, `import` and learned patterns. All events ever
+    received are counted as kept, repeated, dropped, or, if they could not be processed, in quarantine. With a filter,
     the times and the counts of memories (all, waiting, by kind and by source) cover only matching memories. The other
     figures cover the whole memory.
 
@@ -165,18 +165,18 @@ def _resident(part: PartStatus) -> str:
     metavar="tcp://127.0.0.1:PORT",
     help="Also listen at this endpoint; beyond loopback, use curve+tcp://HOST:PORT. Repeatable.",
 )
-@click.option("--light", is_flag=True, help="Run as one process without Ray: for one person, in 200 MB.")
+@click.option("--light", is_flag=True, help="Run as one process without Ray, for one person; needs 200 MB.")
 @click.option(
     "--on-demand",
     is_flag=True,
-    help="Run as if a client had started it: with --light and standard input closed, until idle (daemon.idle_end_min).",
+    help="Run as clients start it: --light, with standard input closed, until it is idle (daemon.idle_end_min).",
 )
 @options_where_user(UNUSED)
 def serve(target: Target, listen: tuple[str, ...], light: bool, on_demand: bool) -> None:
     """Run the relay, the embedder, the hosts and the gateway until SIGTERM or Ctrl-C.
 
-    Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal, it prints in
-    words where it listens and what to do next, and logs only warnings (--set log_level=debug logs everything).
+    Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal, it instead
+    prints its endpoints and the next steps as text, and logs only warnings (--set log_level=debug logs everything).
     Publishers use the endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
 
     \b

@@ -87,7 +87,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(settings: Settings, data_dir: Path) -> Iterator[Check]:
-    """Run the checks in order. A check that raises one of our errors or `OSError` has failed."""
+    """Run the checks in order. A check fails if it raises one of our errors or `OSError`."""
     layout = Layout(data_dir)
     for name, check, advice in _CHECKS:
         started_s = time.monotonic()
@@ -161,7 +161,7 @@ def check_embedding(settings: Settings, _layout: Layout) -> Finding:
         first, again = embedder.embed_query(_TEST_QUERY), embedder.embed_texts([_TEST_QUERY])[0]
     finally:
         embedder.close()
-    if isinstance(embedder, ProviderEmbedder):  # it has checked the two vectors, which may differ
+    if isinstance(embedder, ProviderEmbedder):  # it has compared the two vectors itself; they may differ
         return Finding("ok", f"{embedder.info.ndim} dimensions, from the server")
     length = float(np.linalg.norm(first))
     if first.shape != (embedder.info.ndim,) or abs(length - 1) > 1e-3 or not np.array_equal(first, again):
@@ -206,7 +206,7 @@ def check_judge(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_traces(settings: Settings, _layout: Layout) -> Finding:
-    """Report where traces go and what they contain. Sends the collector an export without spans."""
+    """Report the destination and the content of traces. Sends the collector an export without spans."""
     url = settings.tracing.endpoint
     if not url:
         return Finding("ok", "off: no traces are exported")
@@ -237,7 +237,7 @@ def check_encryption(settings: Settings, layout: Layout) -> Finding:
     if keys is not None and keys.is_away():
         return Finding("failed", f"{keys.folder} does not contain the keys of {layout.data_dir}", _KEYS_AWAY)
     stores = store_encryptions(layout.data_dir, settings, keys)
-    looked_at = stores if keys is not None else islice(stores, 1)  # without encryption, one store is enough
+    looked_at = stores if keys is not None else islice(stores, 1)  # without encryption, checking one store is enough
     states = {store.part: store.state for store in looked_at}
     plain, locked = ([part for part in states if states[part] == state] for state in ("plain", "locked"))
     if keys is None:
@@ -258,7 +258,7 @@ def check_encryption(settings: Settings, layout: Layout) -> Finding:
 
 
 def check_index(settings: Settings, layout: Layout) -> Finding:
-    """Check that the index for new users can be opened, and that a shared database contains only users who exist."""
+    """Check that the index for new users can be opened, and that a shared database contains only existing users."""
     chosen = settings.index
     secret = bytes(32) if settings.encryption.keys_folder else None
     if chosen.engine != "builtin":

@@ -49,8 +49,8 @@ class Daemon(NamedTuple):
     def finder(self, *, start_early: bool = False) -> Callable[[float], Door]:
         """Return a function that takes a deadline (monotonic clock) and returns the daemon's `Door`.
 
-        It starts a daemon if none is running; with `start_early`, the daemon is started at once, before the call.
-        Raises `UnavailableError`.
+        The function starts a daemon if none is running. With `start_early`, the daemon is started now, before that
+        call. Raises `UnavailableError`.
         """
         token = self._token()
         if self.url is not None:
@@ -100,7 +100,7 @@ _OPTIONS = (
     click.option(
         "--url",
         metavar="URL",
-        help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE}), not the local one.",
+        help=f"Use the daemon at http(s)://HOST:PORT instead of the local daemon, with the token in ${TOKEN_VARIABLE}.",
     ),
     key_file_option(help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE}."),
     config_option(

@@ -28,8 +28,8 @@ _AWAY = "{} does not contain the keys of this data folder, so nothing can be sto
 def encryption() -> None:
     """Encryption at rest, with one key per user. To turn it on, set encryption.keys_folder.
 
-    Keep the keys folder outside the data folder and its backups: without a user's key, that user's data cannot be read,
-    either in the data folder or in any backup. If you lose the keys folder, you lose the data.
+    Keep the keys folder outside the data folder and its backups. Without a user's key, that user's data cannot be read
+    in the data folder or in any backup. If you lose the keys folder, you lose the data.
 
     \b
     Examples:
@@ -128,14 +128,14 @@ def _print(target: Target, destroyed: DestroyedKey) -> None:
 @click.command()
 @options_where_user(ONLY)
 def encrypt(target: Target) -> None:
-    """Encrypt the data folder, each user's data with a separate key in encryption.keys_folder.
+    """Encrypt the data folder, with a separate key for each user in encryption.keys_folder.
 
     Without --user, encrypts everything: all users, the journal, and the run owners. Stop the daemon first. Needs disk
     space for a copy of the largest part. If it is interrupted, each part is either plain or encrypted, and running the
-    command again continues the work. Users whose vectors are in pgvector or LanceDB must move to another index first,
-    unless index.allow_plain is set. If you lose the keys folder, you lose the data: back it up separately from the
-    data. Earlier backups, exports and files that a restore moved aside stay unencrypted. The disk may retain blocks of
-    the unencrypted files until it overwrites them.
+    command again continues the work. Vectors in pgvector or LanceDB must first be moved to another index, unless
+    index.allow_plain is set. If you lose the keys folder, you lose the data: back it up separately from the data.
+    Earlier backups, exports and files that a restore moved aside stay unencrypted. The disk may retain blocks of the
+    unencrypted files until it overwrites them.
 
     \b
     Examples:

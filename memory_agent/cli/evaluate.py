@@ -27,7 +27,7 @@ from memory_agent.records.memories import Mode
 from memory_agent.verbs.params import RecallParams
 
 _MOVED = {"sona": "python -m ops.lab sona (from a checkout of the repository)"}
-"""Former commands of `eval`, and what to run instead."""
+"""Former commands of `eval`, and their replacements."""
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -115,7 +115,7 @@ class _Trial:
         print_document(report) if target.as_json else _print_report(report, self.results)
 
     def _folder(self, target: Target) -> Path | None:
-        """Return the data folder given on the command line, or None for a temporary one."""
+        """Return the data folder given on the command line, or None for a temporary folder."""
         if not given("data_dir"):
             return None
         if not self.embedded and not target.layout.daemon_runs():
@@ -192,8 +192,9 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
     \b
       turns at k     share of a question's evidence turns among the first k memories
       sessions at k  share of a question's evidence sessions among the first k distinct
-                     sessions of the answer, ranked by their best memory; a lower bound if
-                     some answers have fewer than k sessions (see --top-k): these are counted
+                     sessions of the answer, ranked by their best memory. This is a lower
+                     bound if answers have fewer than k sessions (see --top-k); the report
+                     shows the number of such answers
       NDCG@10        gain 2^grade - 1, discount log2(rank + 1), over the ideal order
       MRR            1 / rank of the first relevant memory or session, 0 without one
 
@@ -202,7 +203,8 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
     records only" (recall_at_shown) counts only the turn that is shown, and is a lower bound.
 
     Questions without evidence in the conversation are not asked. The last two session rows follow a common convention
-    that counts these questions as answered: one row covers all questions, the other only categories 1 to 4.
+    that counts these questions as answered: one row covers all questions, and the other row covers only categories 1 to
+    4.
 
     With --results, the result of each question is written to a file for --compare, as ids and numbers without text.
 
@@ -229,8 +231,8 @@ def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
 
     FOLDER is one chat's folder, with chat.json and probing_questions/probing_questions.json, or a folder that contains
     chat folders at any depth (chats/100K, or chats). Each chat becomes one user, named after its path below FOLDER;
-    each message becomes a memory with its role, and each batch a session. A question's evidence is the messages in
-    `source_chat_ids`; abstention questions have no evidence and are left out. A chat without messages or without
+    each message becomes a memory with its role, and each batch becomes a session. A question's evidence is the messages
+    in `source_chat_ids`; abstention questions have no evidence and are left out. A chat without messages or without
     questions is rejected. The metrics are the same as for `eval locomo`. No language model judges the answers, so the
     scores are not comparable with those published by BEAM.
 
@@ -257,10 +259,12 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
     No memory contains the words of a question. Rules generate three kinds of questions, each with its evidence:
 
     \b
-      lookup   what a thought looks for; evidence: the command that followed, with its output
-      issue    the title of an issue; evidence: its text, and what its runs said at their end
-      cause    the cause that a run found; evidence: where other runs of the issue state it
-               (the memories of the asking run are left out)
+      lookup   question: what a thought looks for; evidence: the command that followed, with
+               its output
+      issue    question: the title of an issue; evidence: the issue's text, and what its runs
+               reported at their end
+      cause    question: the cause that a run found; evidence: where other runs of the issue
+               state this cause (memories of the question's own run are left out)
 
     The metrics are the same as for `eval locomo`, with memories instead of turns and runs instead of sessions. `eval
     compare --by conversation` resamples whole issues.
@@ -292,9 +296,9 @@ def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
     searches only its own user's records; a query without relevant ids is left out. `timestamp` is the time of the
     record or query. Each `category` has a row in the report; queries without a category are in the row `none`. Records
     become events of a type that preserves their kind; for `pattern`, the text is prefixed with "Feedback:". An episode
-    becomes a user message, or an assistant message with `"role": "assistant"`. For an invalid line, the error gives its
-    number and field. The metrics are the same as for `eval locomo`, with records instead of turns, and with sessions if
-    records name them.
+    becomes a user message, or an assistant message with `"role": "assistant"`. The error for an invalid line names the
+    line number and the field. The metrics are the same as for `eval locomo`, with records instead of turns; session
+    metrics are included only if records name sessions.
 
     \b
     Examples:
@@ -421,11 +425,11 @@ def compare(target: Target, a: Path, b: Path, unit: evaluation.Unit, resamples: 
 
     Questions about the same conversation are not independent. With --by question, the interval applies to other
     questions about the same conversations. For a claim about other conversations, resample whole conversations with
-    --by conversation. With few conversations, that interval is coarse; with fewer than 3, there is none ("-", in JSON
-    null). In `eval swe`, an issue and its runs count as one conversation.
+    --by conversation. With few conversations, the interval is coarse; with fewer than 3, there is no interval ("-", or
+    null in JSON). In `eval swe`, an issue and its runs count as one conversation.
 
-    Metrics named shown_… count only the shown records, without their duplicates (see eval locomo); the table omits
-    those that equal the corresponding metric.
+    Metrics named shown_… count only the shown records, without their duplicates (see eval locomo); the table omits each
+    of these metrics that equals the corresponding metric of all records.
 
     Runs over different questions (a different data set, file or evidence) are rejected. Settings that differ are
     printed. The column "above 0" and the counts do not measure the size of a gain.

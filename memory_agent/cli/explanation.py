@@ -102,7 +102,7 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """Return the query's details for a result without memories of the user; a memory's explanation would have more."""
+    """Return details of the query for a result without memories of the user. A memory's explanation contains more."""
     return {
         "dates do": (asked.dates or "as set by recall.dates") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",

@@ -16,7 +16,7 @@ from memory_agent.cli.exit_codes import ExitCode
 JSON_KEY = "memory_agent.json"
 """Key in a click context's `meta`: whether --json was given."""
 USED_KEY = "memory_agent.used"
-"""Key in a click context's `meta`: the note on what a command used, printed at its end."""
+"""Key in a click context's `meta`: the note about what a command used, printed when the command ends."""
 
 
 class Failure(click.ClickException):

@@ -55,7 +55,7 @@ def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
     """Erase memories and their source events from every file, and print a receipt.
 
     Only memories that match all filters are erased. This cannot be undone. Backups, and events that publishers have not
-    sent yet, are not covered. Unknown ids are listed. If the erasure is not complete yet, the last line gives the
+    sent yet, are not erased. Unknown ids are listed. If the erasure is not complete yet, the last line gives the
     reason, the receipt's `complete` is false, and the exit code is 1.
 
     \b

@@ -21,7 +21,7 @@ from relay import RelayError
 
 
 class Verb(NamedTuple):
-    """A command's module in this package, its function there, and its help line."""
+    """A command's module in this package, the function in that module, and the help line."""
 
     module: str
     function: str
@@ -90,7 +90,7 @@ SECTIONS = {
         "encrypt": Verb("encryption", "encrypt", "Encrypt an unencrypted data folder."),
     },
 }
-"""The commands under the headings of the help, in its order."""
+"""The commands under each heading of the help, in the order in which they are shown."""
 VERBS = {name: verb for verbs in SECTIONS.values() for name, verb in verbs.items()}
 
 _QUOTES = "Put quotes around the text"
@@ -200,7 +200,7 @@ class VerbGroup(FailureGroup):
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="memory-agent")
 def cli() -> None:
-    """Episodic memory for agents: it listens to their events and recalls what resembles new input.
+    """Episodic memory for agents: stores their events, and recalls memories that resemble new input.
 
     \b
     Examples:
@@ -214,7 +214,7 @@ def cli() -> None:
 
 
 def all_commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield every command, and the commands of each group after it, with their words: `("trajectory", "begin")`.
+    """Yield every command and group with its words, such as `("trajectory", "begin")`; groups precede their commands.
 
     Imports the files of all commands.
     """

@@ -23,7 +23,7 @@ from memory_agent.layout import CONFIG_VARIABLE, TOKEN_VARIABLE, Layout, default
               "Default: project:FOLDER.")  # fmt: skip
 @click.option("--user", metavar="ID", help="The user of the memory. Default: the key's user, or `default`.")
 @click.option(
-    "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (with its token in ${TOKEN_VARIABLE})."
+    "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT, with the token in ${TOKEN_VARIABLE}."
 )
 @click.option("--deadline-ms", type=click.IntRange(1, LONGEST_MS), default=USUAL_MS, show_default=True,
               help="Time limit of a hook call.")  # fmt: skip
@@ -38,11 +38,11 @@ def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> No
     """Answer one hook call of a coding agent, read as JSON from standard input. `memory-agent connect` configures the
     hooks.
 
-    Prompts, results of commands and edits, failures and answers become events in the project's channel. A prompt or the
-    start of a session is answered within 0.3 s, with relevant project memories (at most 9,000 characters) or nothing.
-    Without a daemon, the events are kept for the next hook call, the answer is empty, and the exit code is 0. A daemon
-    is then started with the options that `mcp` or `open` last used, or with the default settings if the folder is
-    unused.
+    Prompts, results of commands and edits, failures and answers become events in the project's channel. The answer to a
+    prompt, or to the start of a session, arrives within 0.3 s. It contains relevant project memories (at most 9,000
+    characters), or is empty. Without a daemon, the events are kept for the next hook call, the answer is empty, and the
+    exit code is 0. A daemon is then started with the options that `mcp` or `open` last used, or with the default
+    settings if the folder is unused.
 
     \b
     Examples:

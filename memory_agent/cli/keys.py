@@ -30,7 +30,8 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 
 @click.group(cls=Group)
 def keys() -> None:
-    """Access keys for callers other than the data folder's owner. Each has scopes, and is for one user or for all.
+    """Access keys for callers other than the data folder's owner. Each key has scopes, and is for one user or for all
+    users.
 
     The owner's key, `local`, is for all users and scopes, and its token is in the data folder's file `token`. These
     commands change the key file whether or not a daemon is running; changes take effect with the next request.
@@ -68,7 +69,7 @@ class _Rights(NamedTuple):
 
 @keys.command(cls=SectionedCommand, short_help="Create a key and print it once.")
 @click.argument("name")
-@click.option("--all-users", is_flag=True, help="For all users, instead of --user.")
+@click.option("--all-users", is_flag=True, help="Create a key for all users, instead of one for --user.")
 @click.option("--scope", "scopes", default="publish,recall", show_default=True, callback=_scopes, metavar="LIST",
               help="Scopes, comma-separated; see `memory-agent keys --help`.")  # fmt: skip
 @click.option("--org", "orgs", multiple=True, metavar="NAME",
@@ -85,9 +86,9 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
     """Create the key NAME for one user or for all users. It is shown only once; the data folder stores only its digest.
 
     A token works over the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Connections from other machines
-    require --curve. Names of organisations, tiers and persons have 1 to 64 ASCII letters, digits and ._-; an
-    organisation, tier or person exists once a key names it. If a user's keys belong to a person, a new key of that user
-    does, too.
+    require --curve. Names of organisations, tiers and persons consist of 1 to 64 ASCII letters, digits and the
+    characters ._-; an organisation, tier or person exists as soon as a key refers to it. If a user's keys belong to a
+    person, a new key of that user also belongs to that person.
 
     \b
     Examples:
@@ -136,7 +137,7 @@ def _check_person(target: Target, person: str | None, all_users: bool) -> None:
 @click.option("--no-person", is_flag=True, help="Remove the person; each user votes separately again.")
 @options_where_user(UNUSED)
 def assign(target: Target, names: tuple[str, ...], person: str | None, no_person: bool) -> None:
-    """Set the person who holds the keys NAMES, and all other keys of their users; to rename a person, assign the keys
+    """Set the person who holds the keys NAMES and all other keys of the same users. To rename a person, assign the keys
     to the new name.
 
     In the figures of shared items, all users of a person have one vote. This also applies to earlier votes. The figures
@@ -157,7 +158,7 @@ def assign(target: Target, names: tuple[str, ...], person: str | None, no_person
 @keys.command(short_help="Replace a key's secret; the old one stops working.")
 @click.argument("name")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the key to this file (0600) instead of printing it; may be the key's old file.")  # fmt: skip
+              help="Write the key to this file (0600) instead of printing it. It may be the key's old file.")  # fmt: skip
 @options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
     """Replace the secret of the key NAME, and print it once. The old secret stops working with the next request.
@@ -205,8 +206,8 @@ def _hand_out(target: Target, document: relay.KeyDocument, out: Path | None) -> 
 def list_keys(target: Target) -> None:
     """List the data folder's keys, including revoked ones. Tokens are not shown, because they are not stored.
 
-    A key's age counts from its creation, even if it was rotated. Votes on shared items count once the oldest key of the
-    person is `shared.votes_after_days` days old.
+    A key's age is counted from its creation, even if the key was rotated later. Votes on shared items count once the
+    oldest key of the person is `shared.votes_after_days` days old.
 
     \b
     Examples:

@@ -52,8 +52,8 @@ Rows = list[tuple[str, str]]
 def man(target: Target, command: str | None, out: Path | None) -> None:
     """Show the manual page of COMMAND, or of the program. Uses `man` on a terminal, and prints roff otherwise.
 
-    The pages of an installed package are also found by `man memory-agent-recall` if its folder is in the search path of
-    `man`. `--out ~/.local/share/man/man1` installs them for one user.
+    `man memory-agent-recall` also finds the pages of an installed package if their folder is in the search path of
+    `man`. `--out ~/.local/share/man/man1` installs the pages for one user.
 
     \b
     Examples:
@@ -141,7 +141,7 @@ def _of_command(name: str, command: click.Command) -> Iterator[str]:
 
 
 def _of_group(words: str, inner: Mapping[str, click.Command]) -> Iterator[str]:
-    """Yield the commands of a group. The options that all of them share appear only once."""
+    """Yield the commands of a group. Options shared by all commands of the group appear only once."""
     rows = {one: [row for rows in _sections(command).values() for row in rows] for one, command in inner.items()}
     common = [row for row in next(iter(rows.values())) if all(row in own for own in rows.values())]
     yield ".SH COMMANDS"
@@ -199,13 +199,13 @@ def _text(text: str) -> Iterator[str]:
 
 
 def _default_folder() -> str:
-    """Return the default data folder, with `~` for the home folder, so that a page names no user."""
+    """Return the default data folder, with `~` for the home folder, so that no page contains a user's name."""
     return str(layout.platform_data_dir()).replace(str(Path.home()), "~", 1)
 
 
 def _roff(text: str) -> str:
-    """Escape backslashes in a line, hyphens (so that they can be copied), quotes, and a control character at its
-    beginning.
+    """Escape the backslashes, quotes and hyphens in a line (hyphens so that they can be copied), and a control
+    character at the start.
     """
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("~", "\\(ti").replace("^", "\\(ha")
     escaped = escaped.replace("`", "\\(ga").replace("'", "\\(aq").replace('"', "\\(dq")

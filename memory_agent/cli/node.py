@@ -16,16 +16,16 @@ _LEAVE_WITHIN_S = 150.0
 @click.command()
 @click.argument("address")
 @click.option("--name", required=True, help="The machine's name in the cluster: letters, digits and dashes.")
-@click.option("--listen", metavar="IP", help="This machine's address. Default: the one that reaches ADDRESS.")
+@click.option("--listen", metavar="IP", help="This machine's address. Default: the address used to reach ADDRESS.")
 @key_options
 def join(target: Target, address: str, name: str, listen: str | None) -> None:
     """Join the cluster of the daemon at ADDRESS, and host users until SIGTERM, Ctrl-C or `memory-agent leave`.
 
     ADDRESS is an endpoint of the daemon: curve+tcp://HOST:PORT with the key file of a CURVE key (scope `join`, for all
     users), or the socket file or loopback endpoint of a daemon on this machine. The daemon needs the setting
-    cluster.listen. This machine needs the same model, the same versions of Ray and Python, a version of this program
-    with the same protocol, and its own data folder; files that the daemon's settings name must have the same paths
-    here. Prints one JSON line when it has joined, and rejoins automatically after a restart of the daemon.
+    cluster.listen. This machine needs its own data folder, the same model, the same versions of Ray and Python, and a
+    version of this program with the same protocol. Files named in the daemon's settings must have the same paths on
+    this machine. Prints one JSON line when it has joined, and rejoins automatically after a restart of the daemon.
 
     \b
     Examples:

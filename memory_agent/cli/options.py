@@ -1,4 +1,6 @@
-"""The options that commands share, and their value types. The decorators pass the shared ones as a `Target`."""
+"""The options that commands share, and their value types. The decorators pass the values of the shared options as a
+`Target`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from relay.crypto import KeyRing, open_key_ring
 
 @dataclass(frozen=True)
 class Target:
-    """The values of the shared options. `user_named` and `settings_named`: whether they were given."""
+    """The values of the shared options. `user_named` and `settings_named`: whether the user or any settings were
+    given.
+    """
 
     user_id: str
     user_named: bool
@@ -92,7 +96,7 @@ _COMMON = (
 _ENDPOINT = click.option(
     "--endpoint",
     metavar="URL",
-    help=f"Use the daemon at this endpoint (with its token in ${TOKEN_VARIABLE}) instead of the data folder's.",
+    help=f"Use the daemon at this endpoint instead of the data folder's daemon, with the token in ${TOKEN_VARIABLE}.",
 )
 _KEY_FILE = key_file_option(
     help=f"Use this key file, written by `keys create --out`. Default: ${KEY_FILE_VARIABLE} or the data folder's key."
