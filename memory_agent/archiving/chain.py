@@ -37,7 +37,7 @@ _position = struct.Struct(">QQ")
 
 
 class Restored(NamedTuple):
-    """The state that was restored. `continued` lists the positions that its bases continue."""
+    """The state that was restored. `continued` lists the earlier positions that its base objects continue."""
 
     position: Position
     digest: bytes
@@ -149,7 +149,7 @@ def read_changes(body: memoryview, header: Header) -> Iterator[StoredChange]:
 
 
 def base_body(continued: Position, owner: bytes = b"") -> bytes:
-    """Return the body of a base. It names the object that its epoch continues, and the `owner`."""
+    """Return the body of a base. The body names the object that the base's epoch continues, and the `owner`."""
     return _position.pack(continued.epoch, continued.number) + owner
 
 

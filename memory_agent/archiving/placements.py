@@ -1,6 +1,6 @@
 """Records which node each user's memory is on, and since when. These records are authoritative in a cluster.
 
-A new epoch begins whenever the user is placed on a node, so a host recognises files from an earlier placement and
+A new epoch begins whenever the user is placed on a node. A host can thus recognise files from an earlier placement, and
 restores the archive instead. The file is in the user's folder on the daemon's machine.
 """
 
@@ -75,7 +75,7 @@ class Placements:
         self._unsaved.discard(user_id)
 
     def forget_erased(self, user_id: str) -> None:
-        """Like `forget`, for a user who is being erased: a new user with this id gets a later epoch."""
+        """Like `forget`, for a user who is being erased. A user created with this id later gets a later epoch."""
         self._least_epoch = max(self._least_epoch, self.of(user_id).epoch + 1)  # moves may advance it past the clock
         self.forget(user_id)
 

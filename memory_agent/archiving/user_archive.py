@@ -1,7 +1,7 @@
 """Archives one user's store: a snapshot, then increments with the changes of later transactions.
 
 A new snapshot replaces everything older once the increments are too large or too many (`Limits`). Increments may repeat
-changes that the snapshot already contains, which does no harm, because they also contain all later changes.
+changes that the snapshot already contains. This does no harm, because the increments also contain all later changes.
 """
 
 from __future__ import annotations

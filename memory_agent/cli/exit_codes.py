@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import IntEnum
 
 _FAILED = (
-    "The command failed. With `publish`, `import`, `import-sessions`, `index`, `quarantine retry` and `forget`, it may "
-    "have failed only for some items, which it lists. Other causes: the item, model or daemon does not exist (`shared "
-    "unpublish`, `model status`, `stop`), a check of the machine failed (`doctor`), or no block arrived within "
-    "`--timeout` (`blocks`)"
+    "The command failed. With `publish`, `import`, `import-sessions`, `index`, `quarantine retry` and `forget`, the "
+    "command may have failed for only some items, which it lists. Other causes: the item, model or daemon does not "
+    "exist (`shared unpublish`, `model status`, `stop`), a check of the machine failed (`doctor`), or no block arrived "
+    "within `--timeout` (`blocks`)"
 )
 
 

@@ -158,7 +158,7 @@ def assign(target: Target, names: tuple[str, ...], person: str | None, no_person
 @keys.command(short_help="Replace a key's secret; the old one stops working.")
 @click.argument("name")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the key to this file (0600) instead of printing it. It may be the key's old file.")  # fmt: skip
+              help="Write the key to this file (0600), such as its old file, instead of printing it.")  # fmt: skip
 @options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
     """Replace the secret of the key NAME, and print it once. The old secret stops working with the next request.

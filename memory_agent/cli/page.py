@@ -30,9 +30,9 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bool) -> None:
     """Show a memory in the browser: its timeline, explained searches, runs, and what was learned.
 
-    The page is served by the daemon, on this machine only unless the settings say otherwise. The address signs the
+    The daemon serves the page, on this machine only unless the settings allow other machines. The address signs the
     browser in with the rights of the key; it works once, within a minute. Without a browser, the address is printed. If
-    no daemon is running, one is started.
+    no daemon is running, a daemon is started.
 
     \b
     Examples:

@@ -98,8 +98,8 @@ class _Source(msgspec.Struct, frozen=True):
 def preview(target: Target, source: _Source, out: Path | None, **fields: Any) -> None:
     """Show what would be published from a document, a memory or a few words. Sends and stores nothing.
 
-    Secrets are masked. Lines with a masked secret, or with words that may reveal more than you intend (names, accounts,
-    addresses, paths, and phone, card and bank account numbers), are marked with !; check these. A line marked with =
+    Secrets are masked. Check the lines marked with !: they contain a masked secret, or words that may reveal more than
+    you intend (names, accounts, addresses, paths, and phone, card and bank account numbers). A line marked with =
     stands for text that is already shown above. Only the title and summary of FILE are published; without a heading,
     the title is the file name. The path is published only with --reference, and the whole text only with --body. With
     --offer, a pattern learned from runs is shown without counts and dates, leaving only what the runs did.
@@ -205,9 +205,9 @@ def confirm(target: Target, preview: Path, attachment: Path | None, yes: bool) -
 def offer(target: Target, preview: Path, yes: bool) -> None:
     """Offer exactly what the file PREVIEW shows. `shared preview --offer --out` writes the file. Durable on return.
 
-    Shows it again and asks for confirmation. Nobody else sees it until five users (the setting shared.offers_together)
-    offer the same words. The next upkeep then publishes them as one anonymous item by "5 users". `shared unpublish`
-    withdraws the offer.
+    Shows it again and asks for confirmation. Other users do not see the offer until five users (the setting
+    shared.offers_together) offer the same words. The next upkeep then publishes these words as one anonymous item by "5
+    users". `shared unpublish` withdraws the offer.
 
     \b
     Examples:
@@ -219,7 +219,7 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
             raise click.UsageError("--json requires --yes, because it cannot show the preview before offering")
         _print_preview(found, None)
         click.echo()
-        ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same?")
+        ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same words?")
     with waiting("offering"), open_memory(target, "offer") as memory:
         offered = memory.shared.offer(found)
     sentence = f"offered {offered.content.item_id}; nobody else sees it until enough users offer the same words"
@@ -295,7 +295,9 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each line with "", but of lines that repeat a field of `before` only the first, with the field's name."""
+    """Yield each line, paired with "". Of the lines that repeat a field of `before`, yield only the first, with the
+    field's name.
+    """
     left, place = dict(before), 0
     bare = [_HEADING.sub("", line).rstrip() for line in lines]
     while place < len(lines):

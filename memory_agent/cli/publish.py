@@ -87,7 +87,7 @@ class Interrupts:
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--wait", is_flag=True, help="Wait until every event is recallable or in quarantine.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), default=300, show_default=True,
-              metavar="S", help="Give up if acks, or memories with --wait, are missing after S seconds.")  # fmt: skip
+              metavar="S", help="Give up if acks (with --wait: memories) are missing after S seconds.")  # fmt: skip
 @click.option("--spool", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Store events here while the relay is down; the next publish with DIR sends them.")  # fmt: skip
 @click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: the data folder's relay.")
@@ -99,8 +99,9 @@ def publish(
 
     Invalid lines are counted, and the first twenty are reported; all other lines are sent. If there are invalid lines,
     the exit code is 1. Duplicates (same event_id) are recognised. With --user, events without a user belong to that
-    user. With --wait, events whose type the signal table does not keep are counted by type. On Ctrl-C, it stops
-    sending, waits up to 5 s for acks, and prints what was acknowledged; a second Ctrl-C stops it immediately.
+    user. With --wait, events whose type the signal table does not keep are counted by type. After Ctrl-C, the command
+    sends no more events, waits up to 5 s for acks, and prints what was acknowledged. A second Ctrl-C ends it
+    immediately.
 
     \b
     Examples:
@@ -140,13 +141,13 @@ def publish(
 
 def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: bool) -> str:
     """Return the error message, with advice, for an endpoint where no relay listens."""
-    spool = " (or use --spool DIR to store the events until one does)" if may_spool else ""
+    spool = " (or use --spool DIR to store the events until a relay listens)" if may_spool else ""
     if is_named:
         return f"no relay listens at {endpoint}; to have a daemon listen there, set relay.broker.listen{spool}"
     if target.endpoint is not None:
         return (
-            f"no relay listens at {endpoint}; --endpoint names only the daemon: give its relay's endpoint with "
-            f"--relay URL (the daemon's setting relay.broker.listen){spool}"
+            f"no relay listens at {endpoint}; --endpoint sets only the daemon's endpoint: specify the relay's endpoint "
+            f"with --relay URL (the daemon's setting relay.broker.listen){spool}"
         )
     return f"no relay listens at {endpoint}; start one with: memory-agent serve --data-dir {target.data_dir}{spool}"
 
@@ -408,5 +409,5 @@ def wait_until_recallable(
 
 
 def relay_ingest(target: Target, named: str | None) -> str:
-    """Return the relay's endpoint for events: `named`, else the one in the settings, else the data folder's."""
+    """Return the relay's endpoint for events: `named`, or else the setting, or else the endpoint of the data folder."""
     return named or target.settings.relay.broker.ingest or relay.relay_endpoints(target.data_dir).ingest

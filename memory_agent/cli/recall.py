@@ -70,8 +70,8 @@ def recall(
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
     Only memories that match all filters are returned. Uses the data folder's daemon, or its files if no daemon is
-    running. Parts of the search that were unavailable (no model) or skipped (a deadline) are listed as degraded.
-    Memories that are not relevant to TEXT are left out; an empty result is not an error.
+    running. Parts of the search that were unavailable (for lack of a model) or skipped (because of a deadline) are
+    listed as degraded. Memories that are not relevant to TEXT are left out; an empty result is not an error.
 
     \b
     Examples:
@@ -146,8 +146,8 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
 def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: Any) -> None:
     """Store TEXT as a memory; it is durable on return. TEXT may be - for standard input.
 
-    With --id, the memory with this id is replaced as a whole, but keeps its recalls and, unless --at is given, its
-    time. Repeating the command is harmless.
+    With --id, the whole memory with this id is replaced, except for its recalls and, unless --at is given, its time.
+    Repeating the command is harmless.
 
     \b
     Examples:

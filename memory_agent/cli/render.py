@@ -137,7 +137,7 @@ def print_record(record: MemoryRecord) -> None:
 
 
 def left_out(result: RecallResult) -> list[str]:
-    """Return, for each reason, how many memories a recall left out as the caller's own words."""
+    """Return how many memories a recall left out as the caller's own words, one phrase for each reason."""
     return [f"{count} {_LEFT_OUT.get(reason, reason)}" for reason, count in result.excluded.items()]
 
 
@@ -244,8 +244,8 @@ def shortened(text: str, most_chars: int) -> str:
 
 
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
-    """Return the heading. Our facts are on the first line, and the title and tags below it, so that nobody confuses
-    them.
+    """Return the heading. Our facts are on the first line; the author's title and tags are below it, so that
+    readers can tell them apart.
     """
     record, shared = memory.record, context.shared_origin(memory)
     what = [record.kind, record.source] if shared is None else [shared.content_type]

@@ -62,8 +62,8 @@ class Done(msgspec.Struct, kw_only=True):
 def service() -> None:
     """Run the daemon of the data folder as a service of this user: at every login, and again after a crash.
 
-    It is a unit of systemd's user manager on Linux, and a launch agent on macOS. For a service of the whole machine,
-    see ops/deploy.
+    The service is a unit of systemd's user manager on Linux, and a launch agent on macOS. For a service of the whole
+    machine, see ops/deploy.
 
     \b
     Examples:
@@ -84,8 +84,8 @@ _YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation (au
 def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
     """Show the service's file, ask for confirmation, write the file, and start the daemon as this user's service.
 
-    It runs `serve` with the given --data-dir, --config and --set, without the MEMORY_AGENT variables of this shell.
-    Repeat the command after an upgrade, or to change the options; it restarts the daemon.
+    The service runs `serve` with the given --data-dir, --config and --set, but without the MEMORY_AGENT variables of
+    this shell. Repeat the command after an upgrade or to change the options; this restarts the daemon.
 
     \b
     Examples:

@@ -103,11 +103,11 @@ def import_sessions(
 
     Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; from PATHS, it also reads sessions
     of SWE-agent, ATIF files, and data exports of ChatGPT and Claude.ai (also as .zip). Prompts, answers and commands
-    are published with their original times, through the relay if one is running, otherwise directly to the files;
-    secrets are masked. Turns and runs keep their outcomes. A session's project becomes its channel: `recall --channel
-    project:DIR`. Text that the client or a memory added to a prompt, and output of read-only tools, are left out and
-    counted. Unreadable input is reported (exit code 1). Repeating an import changes nothing and does not restore
-    forgotten memories. On Ctrl-C, it prints what was imported.
+    are published through the relay with their original times, and with secrets masked. If no relay is running, they are
+    written directly to the files. Turns and runs keep their outcomes. A session's project becomes its channel: `recall
+    --channel project:DIR`. Text added to a prompt by the client or by a memory, and the output of read-only tools, are
+    left out and counted. Unreadable input is reported (exit code 1). Repeating an import changes nothing and does not restore
+    forgotten memories. After Ctrl-C, the command prints what was imported.
 
     \b
     Examples:

@@ -70,7 +70,7 @@ for _command in (preview, confirm, offer):
 @shared.command(short_help="List the patterns that you offer.")
 @daemon_options
 def offered(target: Target) -> None:
-    """List the offers of --user, newest first, each with the item it became part of.
+    """List the offers of --user, newest first, each with the published item that includes it.
 
     \b
     Examples:
@@ -93,9 +93,9 @@ def offered(target: Target) -> None:
 def unpublish(target: Target, item_id: str) -> None:
     """Withdraw the item or offer ID with its figures; from now on, no result contains it.
 
-    Its bytes are removed from the files at the daemon's next upkeep, or immediately if no daemon is running. Only an
-    item's author, or the holder of a key with the scope shared-admin, may withdraw it. The exit code is 1 if the user
-    has no such item.
+    The item's bytes are removed from the files at the daemon's next upkeep, or immediately if no daemon is running. Only
+    the item's author, or the holder of a key with the scope shared-admin, may withdraw the item. The exit code is 1 if
+    the user has no such item.
 
     \b
     Examples:
@@ -205,7 +205,7 @@ def show(target: Target, item_id: str) -> None:
 @following_options
 @daemon_options
 def follow(target: Target, after: int | None, followed: Followed) -> None:
-    """Print changes to shared items that the key may see: published, unpublished, or newly rated.
+    """Print changes to the shared items that the key may see: publications, withdrawals and new ratings.
 
     The events contain no titles. A title is looked up while the item is visible, so that a later removal can be printed
     with the title. If an item was not visible when the command started, its removal is printed with a fingerprint
@@ -287,7 +287,7 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 @click.option("--none", "is_none", is_flag=True, help="Remove the name; others see a pseudonym again.")
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
-    """Show the author name that others see on the items of --user; with NAME, set it, including on published items.
+    """Show the author name that others see on the items of --user. With NAME, set this name, also on published items.
 
     Part of the user's pseudonym is appended, as in "Ann #3f2a9c", so that no two users have the same name.
 

@@ -38,10 +38,10 @@ def sona() -> None:
 @sona.command(short_help="Show whether learning changes rankings, and why.")
 @daemon_options
 def status(target: Target) -> None:
-    """Show whether learning changes rankings, on what evidence, and what it learned from.
+    """Show whether learning changes rankings, the evidence for its use, and the runs from which it learned.
 
     A lesson is a recall whose run has ended. It has credit if the memories that the run used are known. The gate starts
-    in `shadow`, where learning has no effect. In `trial`, the learned ranking is compared with the usual one, which
+    in `shadow`, where learning has no effect. In `trial`, the learned ranking is compared with the usual ranking, which
     still determines the results. The ranking that better predicts the used memories wins the recall. The gate turns
     `on` when the wealth of a bet on past use reaches the threshold; by chance, this happens with a probability of at
     most 1 / threshold. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the
@@ -77,7 +77,7 @@ def reset(target: Target, yes: bool) -> None:
     print_done(target.as_json, {"left_out": left_out}, sentence)
 
 
-@sona.command(short_help="Export the runs that were learned from.")
+@sona.command(short_help="Export the runs used for learning.")
 @click.argument("file", type=_file)
 @daemon_options
 def export(target: Target, file: Path) -> None:
@@ -149,7 +149,7 @@ def gate_sentence(gate: GateEvidence, credited: int) -> str:
         return f"trial: {contests}; wealth {gate.evidence:.3g} of {gate.threshold:g} needed; {against}"
     if gate.state == "on":
         return f"on: {contests} since then; {against}"
-    return f"off: {contests}; {against}; it will be tried again later"
+    return f"off: {contests}; {against}; it will get another trial later"
 
 
 def gain_sentence(found: SonaStatus) -> str:

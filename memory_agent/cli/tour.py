@@ -72,11 +72,13 @@ class _Found(NamedTuple):
 @click.option("--dry-run", is_flag=True, help="Show the sessions that were found and the commands; run nothing.")
 @common_options
 def tour(target: Target, dry_run: bool) -> None:
-    """Try recall on your own past sessions: import them, ask a question whose answer you know, see the page, connect.
+    """Try recall on your own past sessions: import them, ask about something you know, see the page, and connect an
+    agent.
 
     Looks for past sessions of coding agents on this machine, and shows what it found. Each further step shows a command
-    and asks before running it. Until you agree, nothing is written and no daemon is started. Ctrl-C ends the tour, and
-    a second tour repeats no work. Without sessions, it offers an example in a temporary folder, which it deletes.
+    and asks before running it. Until you agree, nothing is written and no daemon is started. Ctrl-C ends the tour; a
+    second tour does not repeat finished work. If no sessions are found, the tour offers an example in a temporary
+    folder, and deletes this folder at the end.
 
     \b
     Examples:
@@ -137,7 +139,7 @@ def _print_plan(target: Target, found: _Found) -> None:
         _print_found(found)
     else:
         click.echo("no past sessions found; the tour would show an example in a temporary folder")
-    click.echo("the tour would ask before each of these commands:")
+    click.echo("the tour would ask before running each of these commands:")
     for command in commands:
         click.echo(f"  {plain(command)}")
 
@@ -159,7 +161,9 @@ def _import(found: _Found) -> list[str]:
 
 
 def _questions(question: str) -> list[list[str]]:
-    """Return the commands that answer a question and that explain the answer. Neither is logged or learned from."""
+    """Return two commands: one answers a question, the other explains the answer. Neither is logged or used for
+    learning.
+    """
     words = ["recall", question.lstrip("- "), "--top-k", "3", "--unlogged"]
     return [words, [*words, "--explain"]]
 
@@ -229,7 +233,7 @@ def _ask(suggestion: str | None, own: Sequence[str]) -> None:
 def _connect(agents: Sequence[str], own: Sequence[str]) -> None:
     for client in agents:
         title = CLIENTS[client].title
-        _head(f"Connect {title}", f"{title} then recalls by itself. The change is shown before you confirm it.")
+        _head(f"Connect {title}", f"{title} then recalls automatically. You confirm the change after seeing it.")
         if click.confirm(f"Show the change for {title}?"):
             words = ["connect", client, *own]
             with Interrupts() as interrupts:  # `connect` returns the same exit code if the user declines

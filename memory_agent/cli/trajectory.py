@@ -42,9 +42,9 @@ _run = click.argument("run_id", metavar="RUN")
 
 @click.group(cls=Group)
 def trajectory() -> None:
-    """Runs: their objectives, the memories they used, and how they ended. Ranking is learned from them.
+    """Runs: their objectives, the memories they used, and how they ended. The ranking is learned from runs.
 
-    Conductors publish events about their runs; these commands are for programs that do not.
+    Conductors publish events about their runs; these commands are for programs that do not publish events.
 
     \b
     Examples:
@@ -103,8 +103,8 @@ def end(target: Target, run_id: str, **fields: Any) -> None:
     """Record how RUN ended, and which memories it used. A recorded end cannot be changed, but `feedback RUN` revises
     its quality.
 
-    Without --quality, a completed run has quality 0.8 and a failed run 0, until feedback or later runs revise it; a
-    cancelled run has no quality.
+    Without --quality, a completed run has quality 0.8, and a failed run has quality 0, until feedback or later runs
+    revise the quality. A cancelled run has no quality.
 
     \b
     Examples:
@@ -145,7 +145,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
 @field_options(params.RunSimilarParams)
 @daemon_options
 def similar_runs(target: Target, query: str, top_k: int, min_relevance: float | None) -> None:
-    """Find ended runs whose request resembles TEXT, best first, with their steps, how they ended, and why.
+    """Find ended runs whose requests resemble TEXT, best first. Shows the steps of each run, how it ended, and why.
 
     TEXT may be - for standard input.
 
@@ -202,7 +202,7 @@ def print_runs(runs: list[Trajectory]) -> None:
 
 
 def _about(run: Trajectory) -> str:
-    """Return a run's objective. A recall with feedback but without a run has none."""
+    """Return a run's objective. A recall with feedback but without a run has no objective."""
     return run.objective or ("(a recall with feedback, without a run)" if run.recall_ids == (run.id,) else "-")
 
 
@@ -266,12 +266,12 @@ def _because(reason: str) -> str:
 @field_options(params.FeedbackParams, event_id="--event-id")
 @daemon_options
 def feedback(target: Target, recall_id: str, **fields: Any) -> None:
-    """Report which memories of a recall were used, and the outcome. Ranking is learned from this.
+    """Report which memories of a recall were used, and the outcome. The ranking is learned from such reports.
 
-    RECALL_ID is the recall_id of `recall --json`, or the id of a run; --quality then revises the run's quality. Name
-    only memories that were used: if a recall returned four or more, naming all of them carries no information; if it
-    returned two or three, naming all of them counts half. Memories that cannot be credited are listed with the reason;
-    this is not an error.
+    RECALL_ID is the recall_id of `recall --json`, or the id of a run. For a run, --quality revises the run's quality.
+    Name only memories that were used: if a recall returned four or more, naming all of them carries no information; if
+    it returned two or three, naming all of them counts half. Memories that cannot be credited are listed with the
+    reason; this is not an error.
 
     \b
     Examples:

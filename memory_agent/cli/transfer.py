@@ -43,8 +43,8 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
     """Write the memories of --user to FILE, or to standard output with -, as one JSON document per line.
 
     Each line contains a whole memory, including its usage, vector and event ids. Without filters, events whose memory
-    was deleted are included; with filters, only memories that match all of them are written. Can be used while a daemon
-    is running. An existing file is replaced, as a whole, only with --replace. What was learned from runs is not
+    was deleted are included; with filters, only memories that match all filters are written. Can be used while a daemon
+    is running. An existing file is replaced only with --replace, and then as a whole. What was learned from runs is not
     included; use `memory-agent sona export` for that. With --user shared-knowledge, the lines are the shared items,
     with attachments but without figures or chosen names.
 
@@ -88,7 +88,7 @@ def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
 _HEAD = b"memory_agent_export"
 _LONGEST_HEAD = 1 << 20
 _FORMS = (
-    'nor does it contain plain memories: objects with a "text", as JSON lines, a JSON list or {"entries": [...]}; '
+    'it also contains no plain memories (objects with a "text", as JSON lines, a JSON list or {"entries": [...]}); '
     "use `memory-agent index FILE` to read it as Markdown"
 )
 
@@ -102,9 +102,9 @@ def import_memories(target: Target, file: Path) -> None:
     FILE has one of three formats. For a file written by `memory-agent export`, stop the daemon first. If any of its
     lines is invalid, the line numbers are reported and nothing is imported. Vectors from a different model are
     recomputed. Plain memories are JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any
-    arguments of `remember`. Invalid memories are reported, and the others are imported (exit code 1). A Markdown
-    document (.md) is imported in the same way as by `memory-agent index`. Existing memories are not changed, so
-    importing is idempotent.
+    arguments of `remember`. Invalid memories are reported, with exit code 1, and all other memories are imported. A
+    Markdown document (.md) is imported in the same way as by `memory-agent index`. Existing memories are not changed,
+    so importing is idempotent.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ def import_memories(target: Target, file: Path) -> None:
 @click.option("--watch", is_flag=True, help="Keep indexing changes until interrupted.")
 @daemon_options
 def index_documents(target: Target, path: Path, watch: bool) -> None:
-    """Store each section of the Markdown documents in PATH, a folder or a file, with its file name and heading.
+    """Store each section of the Markdown documents in PATH (a folder or a file) with the file name and the heading.
 
     Run the command again when documents have changed: changed sections are replaced, removed sections are forgotten,
     and the rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;

@@ -40,7 +40,7 @@ class Address:
     def require(self) -> None:
         """Raise `UnavailableError` if the address is local and no daemon serves the data folder.
 
-        A running local daemon then does not stop when idle until `release` is called.
+        Until `release` is called, a running local daemon does not stop when it is idle.
         """
         if not self.is_local:
             return
@@ -105,11 +105,11 @@ def find_daemon(
     cells: Path | str | None = None,
     user_id: str | None = None,
 ) -> Address:
-    """Return the address and key for the daemon: the one at `endpoint`, the one that serves `data_dir`, or that of the
-    user's cell (file `cells`).
+    """Return the address and key of a daemon: the daemon at `endpoint`, the daemon that serves `data_dir`, or the
+    daemon of the user's cell (file `cells`).
 
-    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN. Raises `SettingsError`, and
-    `InvalidInputError` for a user without a cell.
+    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, or else $MEMORY_AGENT_TOKEN. Raises `SettingsError`,
+    and `InvalidInputError` for a user without a cell.
     """
     if cells is not None:
         from memory_agent.client.cells import read_cells  # imported late: imports publishers

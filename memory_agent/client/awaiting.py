@@ -21,7 +21,7 @@ from relay.net import AsyncRequestSocket
 
 
 class AsyncMemoryClient(AsyncMemoryMethods):
-    """`MemoryClient` for asyncio. Any number of requests may run concurrently. Each method raises the same errors."""
+    """`MemoryClient` for asyncio, with the same errors. Any number of requests may run concurrently."""
 
     def __init__(
         self,

@@ -25,11 +25,11 @@ from relay.net import RequestSocket
 
 
 class MemoryClient(MemoryMethods):
-    """One user's memory, accessed through the daemon. Thread-safe; a forked child opens connections of its own.
+    """One user's memory, accessed through the daemon. Thread-safe; a forked child opens its own connections.
 
     Every method raises the errors of `Memory`, `UnavailableError` if no daemon runs, and `DeadlineExceededError`. If
     the daemon ends during a call and restarts within five seconds, a call that may be repeated is sent again.
-    Otherwise, the method raises `ConnectionLostError`, which says whether the call may have taken effect.
+    Otherwise, the method raises `ConnectionLostError`, which indicates whether the call may have taken effect.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class MemoryClient(MemoryMethods):
     ) -> Blocks:
         """Follow the blocks that the daemon publishes in response to events (`triggers.toml`), from this call on.
 
-        `role`, `run` and `session` select blocks. The user `system` follows the owner of the run or session. `relay`:
-        the endpoints of the daemon's relay, required if the client was created with `endpoint`. Use the result in one
-        thread, and close it. Raises `UnavailableError` and `InvalidInputError`.
+        `role`, `run` and `session` select blocks. For the user `system`, these are the blocks of the run's or session's
+        owner. `relay`: the endpoints of the daemon's relay, required if the client was created with `endpoint`. Use the
+        result in one thread, and close it. Raises `UnavailableError` and `InvalidInputError`.
 
         >>> with memory.blocks(role="conductor") as blocks:
         ...     text = {"text": "Staging needs the VPN"}
@@ -136,7 +136,7 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Yield an idle or new socket. The number of concurrent requests, not of threads, determines how many exist."""
+        """Yield an idle or new socket. The number of sockets depends on the concurrent requests, not on the threads."""
         if self._process_id != os.getpid():
             self._renew()
         with self._guard:

@@ -1,8 +1,9 @@
 """Spreads users over several daemons (cells): finds the cell of a user, and publishes to all cells.
 
 A user's cell is the one with the greatest XXH3 hash (64 bits, unsigned, seed 0) of the cell's name, a zero byte and the
-user id. Adding an nth cell moves about 1/n of the users to it, and no others. Weights were rejected, because logarithms
-differ in their last bits between programming languages; a large cell can have two names instead.
+user id. Adding an nth cell moves about 1/n of the users to the new cell, and moves no other users. Weights were
+rejected, because logarithms differ in their last bits between programming languages; a large cell can have two names
+instead.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ def read_cells(file: Path | str) -> Cells:
 class CellPublisher:
     """Publishes each event to its user's cell. Use it in one thread, and close it.
 
-    An event of `system` goes to the cell of the user that it names (`on_behalf_of`). With `spool`, which has a folder
-    for each cell, a cell that does not answer does not delay events for other cells.
+    An event of `system` is published to the cell of the user in its field `on_behalf_of`. With `spool`, which contains
+    a folder for each cell, an unresponsive cell does not delay events for other cells.
 
     >>> with CellPublisher(read_cells("cells.toml"), Path("spool")) as publisher:
     ...     publisher.publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})
@@ -119,7 +120,7 @@ class CellPublisher:
         if spool is not None:
             note, names = spool / ".cells", "\n".join(sorted(cells.by_name))
             if note.exists() and note.read_text() != names:
-                raise SettingsError("cells", f"{spool} may have events for other cells; publish them to these first")
+                raise SettingsError("cells", f"{spool} may have events for other cells; first publish those events")
             spool.mkdir(mode=0o700, parents=True, exist_ok=True)
             note.write_text(names)
             for name in cells.by_name:

@@ -1,8 +1,8 @@
 """Follow the blocks that the daemon publishes for one user, and changes to shared items.
 
-The relay's live feed announces new entries, which are read from the journal, so a subscriber that pauses misses only
-entries that were deleted meanwhile. Only entries published with the data folder's own key are accepted, since others
-could be forged.
+The relay's live feed announces new entries, which are then read from the journal. A subscriber that pauses therefore
+misses only entries that were deleted in the meantime. Only entries published with the data folder's own key are
+accepted, since other entries could be forged.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Following(Generic[T]):
     ) -> None:
         """Follow the entries after the journal number `after`, or after the journal's current end.
 
-        `owner` returns the user whose entries `system` follows, or None while unknown. Raises `UnavailableError`.
+        For the user `system`, `owner` returns the user whose entries are followed, or None while that user is unknown.
+        Raises `UnavailableError`.
         """
         self._reading = _Reading(user_id, take)
         self._owner = owner

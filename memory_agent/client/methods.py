@@ -48,7 +48,7 @@ class ErasureMethods(_Methods, ErasureProvider):
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Requests wait until the erasure ends, and then see an empty memory.
+        Requests wait until the erasure ends, and are then answered from an empty memory.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()
@@ -125,7 +125,7 @@ class MemoryMethods(_Namespaces):
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
         """Return the user that owns a run or a session whose events are published as `system`, or None if unknown.
 
-        Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two is passed.
+        Requires a key for all users. Raises `InvalidInputError` unless exactly one of the two ids is passed.
 
         >>> run = memory.runs.begin("Deploy to staging")
         >>> memory.owner(run_id=run.id), memory.owner(run_id="unknown")
@@ -150,7 +150,7 @@ class MemoryMethods(_Namespaces):
         return self._ask("retry_quarantined", ids=ids)
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete the quarantined events with these ids (default: all); return how many. Raises `InvalidInputError`.
+        """Delete the quarantined events with these ids (default: all); return their number. Raises `InvalidInputError`.
 
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])

@@ -1,6 +1,6 @@
 """Answers reads for users without a store from empty memories in this process, without starting a host.
 
-A mistyped name starts no process and creates no folder, and gets the same answers as a user without memories.
+A request with a mistyped name starts no process, creates no folder, and is answered as for a user without memories.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Delivery is at least once: an entry is deleted from the log once the relay has acknowledged its event. Before a removal
 is published, the earlier journal events of the item are erased. Publishers wait while the relay scans for these events,
-so the announcer pauses after a scan in proportion to its duration.
+so the announcer pauses after each scan, for a time proportional to the scan's duration.
 """
 
 from __future__ import annotations

@@ -52,9 +52,9 @@ def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capa
     """Return the capacity that the settings specify; `auto` depends on the machine's cores and memory.
 
     Shared hosts leave two cores for the daemon's own process and the embedder. At most 32 hosts are shared, because the
-    daemon's process spends 0.25 to 0.9 ms per request. Dedicated hosts isolate users; there is one per core, and at
-    least 8. At 100 MB each, all hosts fit into a quarter of the memory. With 8 clients, 8 threads per host answered 95
-    recalls/s, 4 threads 88, and 16 threads 83.
+    daemon's process spends 0.25 to 0.9 ms per request. Dedicated hosts isolate users; there is one dedicated host per
+    core, and at least 8. The hosts are limited to a quarter of the memory, at 100 MB each. With 8 clients, a host
+    answered 88 recalls/s with 4 threads, 95 with 8 threads, and 83 with 16 threads.
 
     >>> capacity_of(DaemonSettings(shared_hosts=3), cores=2, memory_bytes=24 << 30)  # doctest: +NORMALIZE_WHITESPACE
     Capacity(dedicated_hosts=8, shared_hosts=3, spare_hosts=1, requests_in_flight=512, answer_threads=8,

@@ -1,6 +1,6 @@
 """The secrets of a daemon's cluster: a certificate authority for Ray's traffic, and a CURVE key pair for the hosts.
 
-They are stored in DATA/cluster/ (0700). A machine that joins receives its own certificate and the key pair over CURVE.
+They are stored in DATA/cluster/ (0700). A joining machine receives, over CURVE, its own certificate and the key pair.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class ClusterSecrets:
 def ray_environment(folder: Path, certificate: Certificate) -> dict[str, str]:
     """Write the certificate into `folder` and return the variables for Ray, which reads them when it is imported.
 
-    A machine that does not answer for three seconds counts as dead. Ray waits a little longer for the gcs, which the
-    daemon starts again if it dies.
+    A machine that does not answer for three seconds counts as dead. Ray waits a little longer for the gcs, because the
+    daemon restarts the gcs if it dies.
     """
     texts = (certificate.authority, certificate.certificate, certificate.private_key)
     for name, text in zip(_FILES.values(), texts, strict=True):

@@ -49,12 +49,12 @@ def _advice(own: int | str, expected: int | str, version: str) -> str:
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """Encode only the settings that differ from their defaults, since another version may not support the others."""
+    """Encode only the settings that differ from their defaults, since another version may lack other settings."""
     return msgspec.msgpack.encode(_differing(settings))
 
 
 def decode_settings(encoded: bytes) -> Settings:
-    """Return the settings of a daemon. Raises `SettingsError` for one that this version does not support."""
+    """Return the settings of a daemon. Raises `SettingsError` for a setting that this version does not support."""
     try:
         return msgspec.msgpack.decode(encoded, type=described(Settings))
     except msgspec.ValidationError as error:

@@ -118,7 +118,7 @@ class Components:
     async def keep_shared_awake(self) -> None:
         """Wake the store of shared items, if it exists: users' hosts connect to it directly.
 
-        With a cluster it always exists, because hosts on other machines cannot look for it.
+        In a cluster, the store always exists, because hosts on other machines cannot check whether it exists.
         """
         exists = await asyncio.to_thread(user_folder(self.layout.data_dir, SHARED_USER).exists)
         if exists or self.settings.cluster.listen:

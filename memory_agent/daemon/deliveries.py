@@ -25,9 +25,10 @@ class _Delivery(msgspec.Struct, frozen=True):
 class Deliveries:
     """Records in a file which events are being ingested, so that a crash of the process is counted against them.
 
-    With Ray, a crash ends only the host, and the lane counts it. Here it ends the lane as well, and a restarted daemon
-    would read the same events and crash again. So after a crash, the events of the recorded batch are ingested one by
-    one. After `daemon.crashes_before_quarantine` crashes, an event is refused, and the lane quarantines it.
+    With Ray, a crash ends only the host, and the lane counts the crash. In a single process, a crash also ends the
+    lane, and a restarted daemon would read the same events and crash again. After a crash, the events of the recorded
+    batch are therefore ingested one by one. After `daemon.crashes_before_quarantine` crashes, an event is refused, and
+    the lane quarantines it.
     """
 
     def __init__(self, folder: Path, most_crashes: int) -> None:

@@ -33,9 +33,10 @@ class Seat:
 class Directory:
     """The awake users and the names of their hosts. Pure.
 
-    On each node, the first users to wake get hosts of their own, up to `dedicated_limit`; the others share
-    `shared_hosts` hosts. A waking user gets the host with the fewest busy users, then the fewest users; rendezvous
-    hashing breaks ties. With hashing alone, some of eight users on eight hosts would share a host in 99.8 % of cases.
+    On each node, the first users to wake, up to `dedicated_limit`, get a dedicated host each; all other users share
+    `shared_hosts` hosts. A waking user gets the host with the fewest busy users. Ties are broken by the number of
+    users, then by rendezvous hashing. With hashing alone, some of eight users on eight hosts would share one host
+    in 99.8 % of cases.
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
@@ -106,7 +107,9 @@ class Directory:
         return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
 
     def misplaced(self, now_s: float) -> str | None:
-        """Return a busy user who shares a host with others and could have one without busy users, or None."""
+        """Return a busy user who shares a host with other busy users, if another shared host has no busy users; or
+        None.
+        """
         busy = self._busy(now_s)
         if all(busy[host] for host in self._shared):
             return None
@@ -138,9 +141,9 @@ def _on(node: str, host: str) -> str:
 
 
 def chosen_node(user_id: str, former: str | None, nodes: Mapping[str, int], awake: Mapping[str, int]) -> str:
-    """Return the node for a user who wakes: `former`, or the one with the fewest awake users per core.
+    """Return the node for a user who wakes: `former`, or the node with the fewest awake users per core.
 
-    A user leaves `former` only if it is not up, or has many more awake users per core than another node.
+    A user leaves `former` only if that node is not up, or has many more awake users per core than another node.
 
     >>> chosen_node("alice", HOME, {HOME: 2, "big": 16}, {HOME: 3, "big": 4})
     ''
@@ -155,5 +158,5 @@ def chosen_node(user_id: str, former: str | None, nodes: Mapping[str, int], awak
 
 
 def rendezvous(key: str, nodes: tuple[str, ...]) -> str:
-    """Return the node of `key`. Removing a node moves only its own keys (Thaler, Ravishankar 1998)."""
+    """Return the node of `key`. Removing a node moves only the keys of that node (Thaler, Ravishankar 1998)."""
     return max(nodes, key=lambda node: xxhash.xxh3_64_intdigest(f"{node}\0{key}".encode()))

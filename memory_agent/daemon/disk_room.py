@@ -45,7 +45,7 @@ class DiskRoom:
         return self._can_write(needed)
 
     def _can_write(self, size_bytes: int) -> bool:
-        """Return whether a file can be written, which a disk quota or a read-only disk may prevent."""
+        """Return whether a file can be written; a disk quota or a read-only disk may prevent writing."""
         try:
             with tempfile.TemporaryFile(dir=self._folder, buffering=0) as file:
                 while size_bytes > 0:

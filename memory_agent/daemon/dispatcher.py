@@ -114,12 +114,13 @@ class Dispatcher:
         return owner
 
     def owner(self, run_id: str | None, session_id: str | None) -> str | None:
-        """Return the owner of a run, else of a session, else None."""
+        """Return the owner of the run or else of the session, or None if both are unknown."""
         return self._owners.owner(owner_keys(run_id, session_id))
 
     async def system_events_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """Return the numbers of this user's `system` events; with `among`, only for the runs and sessions with these
-        keys."""
+        """Return the numbers of this user's `system` events; with `among`, only the numbers of events about runs and
+        sessions with these keys.
+        """
         found: set[int] = set()
         after = 0
         while among is None or among:
@@ -310,7 +311,7 @@ class Dispatcher:
                 log.warning("cursor.not_committed", code=error.code)
 
     async def _save_on(self) -> None:
-        """Archive the memories on other nodes that contain events not archived yet."""
+        """Archive each memory on another node that contains events that are not archived yet."""
         while True:
             await asyncio.sleep(self._archive_interval_s)
             for user_id, lane in self._lanes.items():
@@ -466,7 +467,9 @@ class Parking:
         return [self._take(seq) for seq in sorted(seqs)]
 
     def expired(self, now_s: float) -> list[Parked]:
-        """Return the events whose wait has ended, and the oldest beyond the limit; they stay until `leave`."""
+        """Return the events whose wait has ended, and the oldest events in excess of the limit. They stay until
+        `leave`.
+        """
         surplus = self.surplus
         waiting = enumerate(self._parked.values())
         return [event for place, event in waiting if event.until_s <= now_s or place < surplus]

@@ -155,7 +155,7 @@ class DaemonEraser:
         return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=LONGEST_DEADLINE_MS, wait_s=0.0)
 
     async def _erase_absent(self, user_id: str, params: EraseParams) -> ErasureReceipt:
-        """The user has no folder, and none is created."""
+        """Erase the events of a user without a folder, and create no folder."""
         intent = intent_for_absent_user(params.selection, _now())
         erased = await self._erase_events(user_id, intent, dry_run=params.dry_run)
         if params.dry_run:
@@ -201,7 +201,7 @@ class DaemonEraser:
     async def _forgotten_shared(self, user_id: str, *, dry_run: bool = False) -> tuple[SharedPart, str | None]:
         """Withdraw the user's shared items, unless `dry_run`; return the counts, and the reason if items remain.
 
-        Neither an unreadable store of shared items nor a full journal prevents the erasure of the user's own memories.
+        The user's own memories can be erased even if the store of shared items is unreadable or the journal is full.
         """
         try:
             shared = await self._forget_shared(user_id, dry_run)
@@ -230,7 +230,7 @@ class DaemonEraser:
         return await self._with_system(user_id, Erasable(user_id=user_id, everything=True), None)
 
     async def _with_system(self, user_id: str, wanted: Erasable, among: frozenset[str] | None) -> Erasable:
-        """Add the `system` events of this user's runs and sessions, or of those in `among`."""
+        """Add the `system` events of this user's runs and sessions, or only of the runs and sessions in `among`."""
         return msgspec.structs.replace(
             wanted,
             system_seqs=await self._dispatcher.system_events_of(user_id, among),
@@ -238,7 +238,7 @@ class DaemonEraser:
         )
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
-        """A concurrent erasure would end the intent of the first one."""
+        """Return the user's lock. Without it, a concurrent erasure would end the intent of the first erasure."""
         return self._locks.setdefault(user_id, asyncio.Lock())
 
     async def _finish_removals(self) -> None:

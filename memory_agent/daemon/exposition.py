@@ -69,7 +69,7 @@ def _of_answers(status: DaemonStatus, components: Components) -> Iterator[Family
     service = components.service
     yield Family("recall_seconds", "Duration of recalls in the daemon.", service.recall_latency.histogram)
     degraded = _listed(service.degraded, REASONS)
-    yield Family("recalls_degraded", "Recalls that lacked a part, by reason.", degraded, ("reason",), "counter")
+    yield Family("recalls_degraded", "Degraded recalls, by reason.", degraded, ("reason",), "counter")
     judged = {("judge",): service.judged[False], ("cache",): service.judged[True]}
     yield Family("recalls_judged", "Recalls whose memories a judge selected.", judged, ("source",), "counter")
     requests = {(verb, "failed" if failed else "answered"): n for (verb, failed), n in service.requests.items()}
@@ -80,14 +80,14 @@ def _of_answers(status: DaemonStatus, components: Components) -> Iterator[Family
     yield Family("streams", "Streams of events or blocks that clients follow over HTTP.", _one(streams))
     yield Family("block_seconds", "Time from an event's arrival to the block it caused.", components.reactor.histogram)
     triggers = _listed(status.triggers, _TRIGGERS)
-    yield Family("triggers", "Events that a trigger names, by outcome.", triggers, ("outcome",), "counter")
+    yield Family("triggers", "Events with a trigger, by outcome.", triggers, ("outcome",), "counter")
 
 
 def _of_ingestion(status: DaemonStatus, components: Components) -> Iterator[Family]:
     dispatcher = components.dispatcher
     yield Family("ingest_seconds", "Duration of a batch's ingestion into a memory.", dispatcher.ingestion)
     yield Family("lag_seconds", "Age of an event when it became recallable.", dispatcher.lags)
-    yield Family("lag_events", "Events between the first unhandled and the last read.", _one(status.dispatched["lag"]))
+    yield Family("lag_events", "Events from the first unhandled to the last read.", _one(status.dispatched["lag"]))
     events = _listed(status.dispatched, _EVENTS)
     yield Family("events", "Events from the journal, by outcome.", events, ("outcome",), "counter")
     queues = {"lanes": dispatcher.waiting(), "parked": dispatcher.parked, "triggers": status.triggers["waiting"]}
@@ -146,7 +146,7 @@ def _of_parts(status: DaemonStatus, hosts: PoolFigures) -> Iterator[Family]:
     yield Family("part_restarts", "Restarts of a process of the daemon.", restarts, ("part",), "counter")
     resident = {(part.name,): part.resident_bytes for part in status.parts}
     resident["hosts",] = sum(host.resident_bytes for host in hosts.hosts)
-    yield Family("part_resident_bytes", "Resident memory; 0 if it is counted as the daemon's.", resident, ("part",))
+    yield Family("part_resident_bytes", "Resident memory; 0 if counted with the daemon.", resident, ("part",))
     numbers = {"used": len(hosts.hosts), "spare": hosts.spares}
     yield Family("hosts", "Host processes.", _listed(numbers, numbers), ("state",))
     yield Family("host_restarts", "Restarts of host processes.", _one(hosts.restarts), kind="counter")
@@ -169,7 +169,7 @@ def _of_models(hosts: PoolFigures) -> Iterator[Family]:
     parts = ("embedder", "judge")
     calls = {(part, name): counted(part, name) for part in parts for name in ("failed", "refused")}
     calls |= {(part, "answered"): counted(part, "calls") - counted(part, "failed") for part in parts}
-    yield Family("model_calls", "Calls to the server of a model.", calls, ("part", "outcome"), "counter")
+    yield Family("model_calls", "Calls to model servers.", calls, ("part", "outcome"), "counter")
     retries = {(part,): counted(part, "retries") for part in parts}
     yield Family("model_retries", "Repeated attempts of calls.", retries, ("part",), "counter")
     tokens = {(part, way): counted(part, f"tokens_{way}") for part in parts for way in ("read", "written")}

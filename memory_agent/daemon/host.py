@@ -168,7 +168,7 @@ class Workers:
             thread.start()
 
     def close(self) -> None:
-        """Finish the requests in progress, drop the waiting ones, end the threads and close the socket."""
+        """Finish the requests in progress, drop the waiting requests, end the threads and close the socket."""
         self._is_closed = True
         self._socket.stop()
         for thread in self._threads:
@@ -176,7 +176,7 @@ class Workers:
         self._socket.close()
 
     def _work(self) -> None:
-        """An unexpected error ends the process, because a process whose threads have ended answers nothing."""
+        """An unexpected error ends the process, because without its threads it could not answer requests."""
         try:
             while not self._is_closed:
                 message = self._socket.receive(_POLL_S)
@@ -190,7 +190,7 @@ class Workers:
             os._exit(1)
 
     def _read(self, message: Message) -> _Job | None:
-        """Decode a request; reply to a malformed one with a fault and return None."""
+        """Decode a request; reply to a malformed request with a fault and return None."""
         try:
             return _Job(message, *decode_host_request(message.frames))
         except ProtocolError as error:
@@ -263,9 +263,10 @@ class MemoryHost:
         self._guard = threading.Lock()
 
     def leased(self, answer: Callable[[], bytes]) -> bytes:
-        """Return the answer; without a lease, `NOT_DONE` or `OUTCOME_UNKNOWN`, since another host may serve the user.
+        """Return the answer. Without a lease, return `NOT_DONE` or `OUTCOME_UNKNOWN`, since another host may serve the
+        user.
 
-        What was written without a lease stays in this node's files, which the user's next host does not use.
+        Changes written without a lease stay in this node's files, which the user's next host does not use.
         """
         if not self._has_lease:
             return NOT_DONE
@@ -283,7 +284,7 @@ class MemoryHost:
     ) -> bytes:
         """Answer one request of `user_id`; return the encoded reply, which contains an error as a fault.
 
-        On another node of a cluster, what a verb writes is archived before it is acknowledged.
+        On another node of a cluster, the changes made by a verb are archived before the reply is sent.
         """
         started_s = time.monotonic()
         try:
@@ -362,7 +363,7 @@ class MemoryHost:
         return self._figures()
 
     def _figures(self) -> HostFigures:
-        """Memories that are being closed do not count."""
+        """Memories that are being closed are not counted."""
         gates, sizes = Counter[str](), [Sizes(0, 0, 0)]
         for memory in self._awake_memories():
             with suppress(MemoryAgentError, OSError):
@@ -429,7 +430,7 @@ class MemoryHost:
         """Commit, save the caches and close the memory of `user_id`.
 
         On another node of a cluster, also archive it, and return the state of the archive. Raises
-        `ArchiveUnavailableError` if that fails; nothing is lost, and the next request opens the memory again.
+        `ArchiveUnavailableError` if archiving fails; nothing is lost, and the next request opens the memory again.
         """
         with self._lock(user_id):
             memory = self._memories.pop(user_id, None)
@@ -487,7 +488,7 @@ class MemoryHost:
             return self._memories[user_id]
 
     def _copy_records(self, user_id: str, folder: Path) -> None:
-        """A process must not open the same LMDB environment twice."""
+        """Copy from the open memory, because a process must not open the same LMDB environment twice."""
         memory = self._memories.get(user_id)
         if memory is not None:
             memory.copy_records(folder)

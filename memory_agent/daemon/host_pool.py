@@ -64,7 +64,9 @@ class HostPool:
         on_lost: Callable[[str], None],
         on_full: Callable[[str], None],
     ) -> None:
-        """`on_lost` takes the name of a lost host on another node, and `on_full` a node whose disk became full."""
+        """`on_lost` takes the name of a lost host on another node, and `on_full` takes a node whose disk became
+        full.
+        """
         self._supervisor = supervisor
         self._spares_kept = spares_kept
         self._cluster = cluster
@@ -138,7 +140,9 @@ class HostPool:
             self._end(host)
 
     def forget_if_gone(self, host: Host) -> None:
-        """Forget a host that will not be restarted; on another node, only once its lease has ended."""
+        """Forget a host that will not be restarted. A host on another node is forgotten only once its lease has
+        ended.
+        """
         if host.is_gone and host.node == HOME:
             self._forget(host)
 

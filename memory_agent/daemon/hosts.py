@@ -4,7 +4,7 @@ A user is awake if its memory is open in a host process. Callers name a user, an
 At most `daemon.most_awake` users are awake; a further user waits until the least recently used idle user is asleep.
 
 In a cluster, a user is on one node at a time, and a waking user may first be moved to another node. A host on another
-node works only while it has a lease (`lease`). Once that has expired, the host's users may be placed elsewhere.
+node works only while it has a lease (`lease`). Once the lease has expired, the host's users may be placed elsewhere.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Watcher(Protocol):
 class Hosts:
     """The host processes and the users awake in them. Must be used from a single event loop.
 
-    When a host dies, a request that was not sent, or whose verb may be repeated, is repeated within its deadline.
+    When a host dies, a request is repeated within its deadline if it was not sent, or if its verb may be repeated.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Hosts:
     async def kept_home(self, user_id: str) -> AsyncIterator[None]:
         """Keep the user on the daemon's own machine inside the context. Waits for running calls.
 
-        No other node then has files of the user. Raises the errors of the archive.
+        During that time, no other node has files of the user. Raises the errors of the archive.
         """
         self._pinned[user_id] += 1
         try:
@@ -252,7 +252,7 @@ class Hosts:
             self._pool.any_on(node)  # this host reports when the disk has room again
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
-        """Raises the errors of `call` and those of opening the memory."""
+        """Raises the errors of `call` and of opening the memory."""
         reply = await self._call(user_id, "stats", encode(NoParams()), deadline_ms, NO_RIGHTS, waits=False)
         decode_reply(reply, MemoryStats)
 
@@ -261,7 +261,7 @@ class Hosts:
         return (await self._host_of(user_id)).address
 
     async def sleep(self, user_id: str, *, force: bool = False) -> None:
-        """Put a user to sleep, unless it has a running request. With `force`, do so even then."""
+        """Put a user to sleep, unless a request of the user is running. With `force`, ignore running requests."""
         if user_id in self._directory:
             async with self._locked(user_id):
                 if force or user_id not in self._busy:
@@ -290,7 +290,8 @@ class Hosts:
             await self.sleep(user_id)
 
     async def balance(self) -> None:
-        """Balance the nodes; then, if possible, move a busy user from a host with several to one without busy users.
+        """Balance the nodes. Then, if possible, move one user from a host with several busy users to a host without
+        any.
 
         The user's next request wakes it on the least loaded host. If a running request takes longer than a recall may
         wait, the user stays until the next round.
@@ -353,7 +354,7 @@ class Hosts:
     ) -> bytes:
         """Retry if the host was not up or, for a repeatable request, if it died.
 
-        `waits`: whether the request waits until the events that a lost host had not archived have been ingested again.
+        `waits`: whether the request waits until the unarchived events of a lost host have been ingested again.
         """
         while deadline_s > time.monotonic():
             if waits and request.user_id in self._recoveries:  # the host was lost during this request
@@ -375,13 +376,15 @@ class Hosts:
         raise DeadlineExceededError("its host did not start in time")
 
     async def _recovery(self, user_id: str, deadline_s: float) -> None:
-        """Wait until the events that a lost host had not archived have been ingested again."""
+        """Wait until the unarchived events of a lost host have been ingested again."""
         recovery = self._recoveries.get(user_id)
         if recovery is not None:
             await asyncio.wait((recovery,), timeout=deadline_s - time.monotonic())
 
     async def _recover_in_between(self, user_id: str, deadline_s: float) -> None:
-        """Like `_recovery`, inside `_busy_user`. During the wait, the user is not busy, so that events can wake it."""
+        """Like `_recovery`, inside `_busy_user`. During the wait, the user does not count as busy, so that events can
+        wake the user.
+        """
         self._count_out(user_id)
         try:
             await self._recovery(user_id, deadline_s)
@@ -455,7 +458,7 @@ class Hosts:
                 self._changed.set()
 
     async def _make_room(self) -> None:
-        """Put the least recently used idle user to sleep, or wait for one to become idle."""
+        """Put the least recently used idle user to sleep, or wait until a user becomes idle."""
         idle = next((user for user in self._directory if user not in self._busy and user not in self._user_locks), None)
         if idle is not None:
             await self.sleep(idle)
@@ -552,7 +555,8 @@ class Hosts:
     async def _close(self, user_id: str) -> None:
         """Put a user to sleep. Raises `UnavailableError` if the user is on another node and cannot be archived.
 
-        If that node's disk is too full to archive, its files are abandoned, as after the loss of the node.
+        If that node's disk is too full for archiving, the user's files there are abandoned, as after the loss of the
+        node.
         """
         if user_id not in self._directory:
             return

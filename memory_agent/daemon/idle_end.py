@@ -1,4 +1,5 @@
-"""Ends a daemon that a client started, once it has been idle for a while. Nothing is lost: the next call starts it.
+"""Ends a daemon that a client started, once it has been idle for a while. Nothing is lost: the next call starts a
+daemon again.
 
 Local clients share a lock during each call. The daemon ends only while it holds this lock alone, and keeps it until its
 process has ended. A late call waits for the lock, and then starts a daemon.
@@ -19,10 +20,10 @@ from typing import NamedTuple
 from memory_agent.layout import Layout
 
 _LOOKS = 20
-"""How often the daemon is checked during its idle time."""
+"""The number of checks during the idle time."""
 _LONGEST_LOOK_S = 15.0
 _SETTLE_S = 0.2
-"""Clients that name an endpoint do not take the lock. A request from one of them is noticed within this time."""
+"""Clients that name an endpoint do not take the lock. A request from such a client is noticed within this time."""
 _LIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_NPROC)
 
 
@@ -57,7 +58,9 @@ class IdleEnd:
                 since_s = self._now()
 
     async def _claim(self, observe: Callable[[], Activity], mark: Hashable) -> bool:
-        """Lock out local clients; return False if one is calling, or if another client has called in the meantime."""
+        """Lock out local clients; return False if a local client is calling, or if any other client has called in the
+        meantime.
+        """
         try:
             fcntl.flock(self._calls, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -90,7 +93,7 @@ def forget_client() -> None:
 
 
 def release_start() -> None:
-    """Close the lock file on standard input, which this process inherited. Others may then start a daemon."""
+    """Close the lock file on standard input, which this process inherited. Other processes may then start a daemon."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

@@ -2,8 +2,8 @@
 
 A full lane drops further events and reads them from the journal later, so a slow user delays no other user. An event
 leaves the lane once it is durable in the memory or in quarantine, or if its encryption key was destroyed. If the memory
-is on another node, the lane keeps the event's number until the memory is archived (`save`). If that node is lost, it
-delivers the event again (`lost`).
+is on another node, the lane keeps the event's number until the memory is archived (`save`). If that node is lost, the
+lane delivers the event again (`lost`).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Lane:
                 queue[place] = replace(event, data=b"")
 
     def offer(self, event: Pending) -> None:
-        """Add the next event. A full lane leaves it in the journal and fetches it later."""
+        """Add the next event. A full lane leaves the event in the journal and fetches it later."""
         if event.late:
             self._offer_late(event)
         elif event.seq <= self._held_through:
@@ -164,8 +164,8 @@ class Lane:
         self._least_unsaved = min(seqs, default=None)
 
     def lost(self) -> Awaitable[None]:
-        """Deliver all unsaved events again, because the memory's node was lost; the result completes when they are
-        delivered.
+        """Deliver all unsaved events again, because the memory's node was lost. The returned awaitable completes when
+        the events are delivered.
         """
         self._late_numbers.extend(self._unsaved)
         self.saved()
@@ -309,7 +309,7 @@ class Lane:
         return batch
 
     def _full_batch_after(self, batch: list[Pending]) -> list[Pending]:
-        """Return the next batch, for the host to embed in advance, or nothing if that batch is not full."""
+        """Return the next batch, which the host embeds in advance, or an empty list if that batch is not full."""
         if batch[0].late:
             return []
         following = list(islice(self._queue, len(batch), len(batch) + self._settings.batch_events + 1))
@@ -334,7 +334,7 @@ class Lane:
         await self._handle(batch[middle:])
 
     async def _pass_without_key(self, batch: list[Pending]) -> None:
-        """Drop events that the journal cannot decrypt either; quarantine those published after the key was destroyed.
+        """Drop events that the journal cannot decrypt either; quarantine events published after the key was destroyed.
 
         Do not ingest the bytes held in memory: they would be stored under another key. Events that the journal can
         decrypt are tried once more, in case the key folder was missing.

@@ -1,9 +1,9 @@
 """Leases: how long a host on another node may work without hearing from the daemon (Gray, Cheriton 1989).
 
 Each renewal repeats the time of the host's last reply, on the host's own monotonic clock. The host may work until that
-time plus the length of the lease. The daemon received the reply after the host wrote it. So once that length has passed
-on the daemon's clock since it received the reply, the lease has ended on the host. Clocks are not compared; only their
-speeds must be similar (`_MARGIN`).
+time plus the length of the lease. The daemon received the reply after the host wrote it. The lease has therefore ended
+on the host once the length of the lease has passed on the daemon's clock since the reply was received. Clocks are not
+compared; only their speeds must be similar (`_MARGIN`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relay.log import log
 
 _RENEWALS = 6
 _MARGIN = 1.1
-"""By how much the clock of a host may be slower than the daemon's."""
+"""The factor by which a host's clock may be slower than the daemon's clock."""
 _STOPPED = 0.25
 """If the daemon's own timers are late by more than this fraction of a lease, the daemon itself was suspended."""
 _START_S = 60.0

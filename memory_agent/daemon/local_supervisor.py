@@ -2,7 +2,7 @@
 import Ray.
 
 All users share one interpreter, so this form uses little more than one core. A crash in native code ends the whole
-daemon, which its supervisor or the next agent starts again. Nothing acknowledged is lost.
+daemon; its supervisor or the next agent then restarts it. Nothing acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class LocalSupervisor:
-    """One host serves all users, and another serves the shared items, whatever the settings say."""
+    """One host serves all users, and another serves the shared items, regardless of the settings."""
 
     form: Final = "light"
 
@@ -114,7 +114,7 @@ class LocalSupervisor:
         """Does nothing, because other machines cannot join."""
 
     def parts(self) -> tuple[PartStatus, ...]:
-        """The threads' memory is counted as the daemon's."""
+        """The threads' memory is included in the daemon's memory."""
         return self._relay.status(), PartStatus(name="embedder", state="running", pid=os.getpid())
 
     async def watch(self) -> None:
@@ -226,7 +226,7 @@ class ThreadHost(Host):
             return await super().request(request, body, timeout_s)
 
     async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> HostFigures:
-        """Does nothing while an earlier round, which exceeded its timeout, still runs."""
+        """Does nothing if an earlier round exceeded its timeout and is still running."""
         if not self._is_kept_up.acquire(blocking=False):
             return self.figures
 
