@@ -106,8 +106,8 @@ def import_sessions(
     are published through the relay with their original times, and with secrets masked. If no relay is running, they are
     written directly to the files. Turns and runs keep their outcomes. A session's project becomes its channel: `recall
     --channel project:DIR`. Text added to a prompt by the client or by a memory, and the output of read-only tools, are
-    left out and counted. Unreadable input is reported (exit code 1). Repeating an import changes nothing and does not restore
-    forgotten memories. After Ctrl-C, the command prints what was imported.
+    left out and counted. Unreadable input is reported (exit code 1). Repeating an import changes nothing and does not
+    restore forgotten memories. After Ctrl-C, the command prints what was imported.
 
     \b
     Examples:

@@ -93,9 +93,9 @@ def offered(target: Target) -> None:
 def unpublish(target: Target, item_id: str) -> None:
     """Withdraw the item or offer ID with its figures; from now on, no result contains it.
 
-    The item's bytes are removed from the files at the daemon's next upkeep, or immediately if no daemon is running. Only
-    the item's author, or the holder of a key with the scope shared-admin, may withdraw the item. The exit code is 1 if
-    the user has no such item.
+    The item's bytes are removed from the files at the daemon's next upkeep, or immediately if no daemon is running.
+    Only the item's author, or the holder of a key with the scope shared-admin, may withdraw the item. The exit code is
+    1 if the user has no such item.
 
     \b
     Examples:
