@@ -1,7 +1,7 @@
 """The process of `memory-agent join`: a machine's embedder and its part of the daemon's Ray.
 
-It joins again after Ray or the daemon has ended. On SIGTERM it leaves: the daemon moves the users away before the
-processes end. If it is killed, its children and their hosts end with it.
+The process joins again if Ray or the daemon ends and restarts. On SIGTERM, it leaves the cluster: the daemon moves the
+users to other machines before the processes end. If it is killed, its child processes and hosts end too.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _delete_users(layout: Layout) -> None:
 
 
 def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> None:
-    """Raise `NodeMismatchError` if the clocks differ by too much, allowing for the time that the answer took."""
+    """Raise `NodeMismatchError` if the clocks differ too much, after allowing for the round-trip time."""
     off_s = min(answered_s - grant.now_s, 0.0) or max(asked_s - grant.now_s, 0.0)
     if abs(off_s) > grant.clock_tolerance_s:
         tolerance = f"within {grant.clock_tolerance_s:g} s"

@@ -1,7 +1,7 @@
 """The other machines of a daemon's cluster: which may join, which are up, and which are leaving.
 
-A machine that joins receives what its part of Ray needs (`JoinGrant`). It counts as up once Ray has seen it, until it
-leaves or Ray declares it dead.
+A machine that joins receives what its part of Ray needs (`JoinGrant`). The machine is up from the time Ray detects it
+until it leaves or Ray declares it dead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _START_WITHIN_S = 60.0
 
 @dataclass
 class _Joined:
-    """A machine that joined. `former`: Ray's ids of its earlier processes; `is_seen`: whether Ray knows a newer one."""
+    """A machine that joined. `former`: Ray ids of its earlier processes; `is_seen`: Ray has listed a newer process."""
 
     node: Node
     former: frozenset[str]
@@ -151,7 +151,7 @@ class Nodes:
         log.info("node.left", node=name)
 
     async def _end(self, name: str) -> None:
-        """Stop Ray on a machine; if that fails, the machine detects by itself that it has left or must join again."""
+        """Stop Ray on a machine. If this fails, the machine itself detects that it has left or must join again."""
         try:
             await self._supervisor.end_node(name)
         except UnavailableError as error:

@@ -10,7 +10,7 @@ from memory_agent.signals import SignalTable, read_run_sign
 from relay import JournalEntry, read_event
 
 _LONGEST_S = 12 * 3600.0
-"""A run older than this counts as interrupted, although no event says so."""
+"""A run older than this is treated as interrupted, even without an event that ends it."""
 
 
 class OpenRuns:

@@ -21,7 +21,8 @@ _FILE = "place.json"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, as its hosts see it. `address` is empty for the daemon's own; `shared` is the shared items' store."""
+    """A machine, as its hosts see it. `address` is empty for the daemon's machine; `shared` is the store of shared
+    items."""
 
     data_dir: str
     embedder: str
@@ -44,7 +45,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 def cluster_identity(curve: CurvePair | None) -> Identity:
     """Return the credentials for a host on another machine.
 
-    The host uses the pair as its server key, and accepts it as the only client key.
+    The host uses the key pair as its server key and accepts no other client key.
     """
     return Identity() if curve is None else Identity(curve=curve, server=curve.public)
 

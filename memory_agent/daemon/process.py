@@ -79,7 +79,7 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
     if settings.cluster.listen:
         require_address("cluster.listen", settings.cluster.listen)
         if not settings.archive.url:
-            reason = "needs archive.url: for the users' memories, a folder or object store that all machines can reach"
+            reason = "needs archive.url, a folder or object store for memories that all machines can reach"
             raise SettingsError("cluster.listen", reason)
         ObjectStore.open(settings.archive)
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here instead of in each host
@@ -113,7 +113,7 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
 def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
     """Return the supervisor for the form of daemon that the settings select, or the light one if Ray is not installed.
 
-    Both are imported late: Ray takes a second, and reads the variables of a cluster when it is imported.
+    Both are imported late: importing Ray takes a second, and Ray reads a cluster's variables at import.
     """
     listen = settings.cluster.listen
     if settings.daemon.light or not ray_installed():

@@ -1,12 +1,12 @@
 """The supervisor of the full form: relay and embedder as child processes, hosts as Ray actors.
 
-Only this file imports Ray, which starts, names and restarts host processes, and carries the calls that manage them.
+Only this file imports Ray. Ray starts, names and restarts host processes, and carries the calls that manage them.
 Requests and batches of events use the sockets of the host (`host`), which are five times as fast as calls through Ray.
 Ray never retries a task (`max_task_retries=0`), because the first attempt may have run: the dispatcher retries, and the
 store recognises repeats. An actor can outlive its raylet, so the store's own lock and epoch guarantee one writer.
 
-Any process that reaches a Ray cluster can run any code in it. So Ray's token and folder are private to the user, and
-Ray listens only on loopback, or demands certificates if other machines may join (ops/SECURITY.md).
+Any process that reaches a Ray cluster can run any code in it. So Ray's token and folder are private to the user. Ray
+listens only on loopback; if other machines may join, it requires certificates (ops/SECURITY.md).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _SYSTEM_PROCESSES = (_GCS, "raylet")
 _GCS_LASTS_S = 10.0
 _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Saves the embedder 16 % of the processor time per query, and 11 % per text (measured). glibc reads it at start."""
+"""Reduces the embedder's CPU time by 16 % per query and 11 % per text (measured). glibc reads it at startup."""
 _THREADS_FOR_RAY = 8
 _OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
 
@@ -184,7 +184,8 @@ class Cluster:
         return all(map(_is_alive, self._system))
 
     def revive(self) -> bool:
-        """Start the gcs again if only it has died; return False if it keeps no state on disk or dies repeatedly."""
+        """Restart the gcs if no other Ray process has died; return False if it keeps no state on disk or dies
+        repeatedly."""
         others = [process for process in self._system if process != self._gcs]
         is_repeated = time.monotonic() - self._started_gcs_s < _GCS_LASTS_S
         if self._secrets is None or is_repeated or not all(map(_is_alive, others)):
@@ -206,7 +207,8 @@ class Cluster:
         return str(ray.get_runtime_context().gcs_address)
 
     def start_host(self, *, shared: bool = False, node: str = "") -> ActorHost:
-        """Start a host; return it before its process is ready. Names are never reused: the old actor may still run.
+        """Start a host; return it before its process is ready. Names are never reused: an old actor may still be
+        running.
 
         `shared` and `node` are as in `Supervisor`; the host waits until that machine has joined.
         """

@@ -1,7 +1,8 @@
 """Publishes blocks (`memory.recalled`) for the events that a trigger names: queues them, recalls, publishes the answer.
 
 Reactions never delay other work: few run at a time, none while callers or events wait, and late ones are dropped and
-counted. An event causes at most one block, even after a crash, since the block's event id is derived from the event's.
+counted. An event causes at most one block, even after a crash, because the block's event id is derived from that of the
+event.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Reactor:
 
     @property
     def histogram(self) -> Histogram:
-        """How long after an event's arrival its block was sent."""
+        """The time from an event's arrival to the publication of its block."""
         return self._latency.histogram
 
     def status(self) -> dict[str, float]:
@@ -242,7 +243,7 @@ class TriggerQueue:
             self._forget(waiting)
 
     def next_due_s(self) -> float | None:
-        """Return when the next cause is due, ignoring users with a running recall, or None."""
+        """Return when the next cause of a user without a running recall is due, or None."""
         return min(self._due(), default=None)
 
     def _due(self) -> Iterator[float]:

@@ -191,8 +191,8 @@ class Service:
     async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:
         """Return the reply from the user's memory to a verb that writes to the store of shared items.
 
-        Wakes the store first, since the user's host connects to it directly. Creates the store only if the missing
-        store is the memory's only reason to refuse the request.
+        Wakes the store first, because the user's host connects to it directly. Creates the store only if the memory
+        would refuse the request for no other reason.
         """
         started_s = time.monotonic()
         is_known = not self._absent_users.is_absent(SHARED_USER)
@@ -269,7 +269,7 @@ class Service:
         return RetryReport(handled=handled.count(True), still_failing=handled.count(False))
 
     async def _retry(self, entry: QuarantineEntry) -> bool:
-        """Retry one event: at the relay if the relay refused it, else at the memory."""
+        """Retry one event: send it to the relay if the relay refused it, and to the memory otherwise."""
         user_id = entry.source.removeprefix("memory:")
         if user_id == entry.source or entry.seq is None:
             return await self._journal.retry_quarantined(entry.id)

@@ -30,7 +30,7 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
     try:
         process = psutil.Process(holder.pid)
         if os.path.realpath(layout.lock) not in {file.path for file in process.open_files()}:
-            raise psutil.NoSuchProcess(holder.pid)  # by now, or in this container, another process has this id
+            raise psutil.NoSuchProcess(holder.pid)  # another process has this id now, or in this container
         hint = _hint(process)
         process.terminate()  # psutil compares the start times, so a process that got the same id later is safe
     except (psutil.Error, OSError) as error:
@@ -54,7 +54,7 @@ def _is_running(process: psutil.Process) -> bool:
 
 
 def _hint(process: psutil.Process) -> str:
-    """systemd sets these variables for the processes it starts."""
+    """Relies on variables that systemd sets for the processes it starts."""
     variables = process.environ()
     if variables.get("SYSTEMD_EXEC_PID") != str(process.pid):
         return ""

@@ -80,13 +80,13 @@ class Supervisor(Protocol):
         """The stamp of the model that was loaded at start, or None if there is none."""
 
     def start_host(self, *, shared: bool = False, node: str = HOME) -> Host:
-        """Start a host (of shared items, if `shared`) on a machine; return it before it is ready."""
+        """Start a host on a machine, for shared items if `shared` is set; return it before it is ready."""
 
     def grant(self, address: str) -> JoinGrant:
         """Return what a machine with this IP address needs to join. Raises `NoClusterError`."""
 
     async def ray_nodes(self) -> dict[str, frozenset[str]]:
-        """Return Ray's ids of the other machines that are alive, by name. Raises `UnavailableError`."""
+        """Return the Ray ids of the other live machines, by machine name. Raises `UnavailableError`."""
 
     async def end_node(self, node: str) -> None:
         """End Ray on another machine, which then ends the hosts there. Raises `UnavailableError`."""
@@ -111,7 +111,7 @@ class Host(ABC):
     """One host, for use in the daemon's event loop."""
 
     can_be_killed: ClassVar[bool] = True
-    """Whether `end` also ends a memory that did not close in time. If not, the host is used again."""
+    """Whether `end` also ends a memory that did not close in time. If False, the host is reused."""
 
     def __init__(
         self, name: str, endpoints: HostEndpoints | None, node: str = HOME, identity: Identity | None = None
@@ -151,7 +151,8 @@ class Host(ABC):
     async def sleep(self, user_id: str, timeout_s: float) -> Position | None:
         """Close the memory of `user_id`; on another node, archive it first and return the state of the archive.
 
-        Raises the same errors as `keep_up`, and `ArchiveUnavailableError` if the memory is closed, but not archived.
+        Raises the same errors as `keep_up`, and `ArchiveUnavailableError` if the memory was closed but could not be
+        archived.
         """
 
     async def renew(self, written_s: float, lease_s: float, was_full: bool, timeout_s: float) -> tuple[float, bool]:
@@ -198,7 +199,7 @@ class Host(ABC):
 
     @property
     def restarts(self) -> int:
-        """How often the process was used after a restart, derived from the number of connections to it."""
+        """The number of restarts after which the process was used, derived from the number of connections to it."""
         return max(0, *(self._connected[socket] - 1 for socket in ("answer", "ingest")))
 
     async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:

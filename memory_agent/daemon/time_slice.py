@@ -1,4 +1,4 @@
-"""Requests short time slices from the scheduler, so that a busy machine delays requests less.
+"""Asks the scheduler for short time slices, which shortens the delay of requests on a busy machine.
 
 A request passes through about eight threads. With 20 processes waiting for two cores, each thread waits less than 2 ms
 for its turn, instead of 20 to 45 ms (measured).
@@ -22,8 +22,8 @@ _ATTRIBUTES = "=IIQiIQQQ"
 def request_short_slices() -> bool:
     """Request short slices for the calling thread, and for the threads and processes that it starts from now on.
 
-    Needs no privileges. Returns False, and changes nothing, if the system or the scheduling policy does not support
-    them.
+    Needs no privileges. If the system or the scheduling policy does not support short slices, changes nothing and
+    returns False.
     """
     call = _SCHED_SETATTR.get(platform.machine())
     if sys.platform != "linux" or call is None or os.sched_getscheduler(0) != os.SCHED_OTHER:

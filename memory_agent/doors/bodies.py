@@ -1,7 +1,7 @@
 """The request body of each verb: its parameters, the user and the deadline, as one JSON object. No I/O.
 
-The types are derived from the verb table, so parsing and the OpenAPI description (`openapi`) always agree. Fields that
-our clients fill in (`Params.implied`, an `event_id`) may be missing; unknown fields are rejected.
+The types are derived from the verb table, so parsing always agrees with the OpenAPI description (`openapi`). Fields
+that our clients fill in (`Params.implied`, an `event_id`) may be missing; unknown fields are rejected.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
         except msgspec.ValidationError as error:
             field, reason = located(str(error), wanted)
             if "matching regex" in reason:
-                reason = _NAMES  # the only pattern in these bodies
+                reason = _NAMES  # no other field of these bodies has a pattern
             with suppress(msgspec.ValidationError):
                 return msgspec.convert(_whole(msgspec.json.decode(body or b"{}")), described(wanted))
             raise InvalidInputError(field or what, reason) from error

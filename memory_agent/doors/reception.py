@@ -30,7 +30,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True)
 class Credential:
-    """A token, or the CURVE key that the caller's connection proved."""
+    """A token, or the CURVE key with which the caller's connection was authenticated."""
 
     token: str = ""
     curve_key: str | None = None
@@ -40,12 +40,12 @@ class Reception:
     """Admits requests to one service, for any number of doors. Must be used from a single event loop."""
 
     def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
-        """Run at most `limit` requests at a time, and at most a quarter of them (at least 8) for one user."""
+        """Run at most `limit` requests at a time; one user may have a quarter of these, or 8 if that is more."""
         self._service = service
         self._credentials = credentials
         self.requests = RequestQuota(limit)
         self.removals = 0
-        """The number of completed requests that removed something. An earlier answer may contain what they removed."""
+        """The number of completed requests that removed something. Earlier answers may contain the removed data."""
 
     async def answer(self, credential: Credential, request: Request) -> bytes:
         """Return the encoded reply, which contains any error as a fault. Never raises."""

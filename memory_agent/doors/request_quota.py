@@ -1,6 +1,7 @@
 """Divides request slots and buffered bytes among users, so that no user can take all of them. No I/O.
 
-A user may hold a quarter of each. One quarter is reserved for keys for all users, and one for keys for a single user.
+A user may hold a quarter of either resource. One quarter is reserved for keys for all users, and one quarter for keys
+for a single user.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class RequestQuota:
     """The running requests, counted by principal. Must be used from a single event loop."""
 
     def __init__(self, limit: int) -> None:
-        """Share `limit` slots; a user gets a quarter of them, but at least 8."""
+        """Share `limit` slots; a user may hold a quarter of the slots, or 8 if that is more."""
         self._share = max(limit // _SHARES, _SMALLEST_SHARE)
         self._most = max(limit - self._share, self._share)
         self._of_users: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """The gateway: receives requests over ZeroMQ, from local and CURVE sockets.
 
-It refuses requests beyond the limits on their number and total size, with a retryable error.
+When the number or total size of requests reaches its limit, further requests are refused with a retryable error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from relay.net import AsyncReplySocket, Message
 
 class Gateway:
     def __init__(self, reception: Reception, sockets: Sequence[AsyncReplySocket], limit: int, limit_bytes: int) -> None:
-        """Run at most `limit` requests at a time, with `limit_bytes` in total; a single one may have any size."""
+        """Run at most `limit` requests at a time, of at most `limit_bytes` in total; a single request may have any
+        size."""
         self._reception = reception
         self._sockets = sockets
         self._limit = limit

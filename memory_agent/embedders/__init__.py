@@ -1,8 +1,8 @@
 """Turn text into vectors: the `Embedder` protocol, with implementations that run in this process or call a server.
 
 Read `protocol` first, then `minilm` (the model), `lanes` (queries before bulk work), `server` and `providers` (models
-behind HTTP APIs). Importing this package loads neither onnxruntime nor sockets. Each embedder identifies the origin of
-its vectors by a stamp (`info.stamp`), which is stored with them, so vectors of different models are never compared.
+behind HTTP APIs). Importing this package loads neither onnxruntime nor sockets. Vectors are stored with the stamp of
+their embedder (`info.stamp`), so vectors of different models are never compared.
 """
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error, open_embedder

@@ -1,7 +1,7 @@
 """A cache of built graphs, verified before each use. Also implements `model status` and `model fetch`.
 
 The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected, and several processes can
-build at the same time. The exporter is imported only to build.
+build at the same time. The exporter is imported only when a graph is built.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def fetch_model(
 
 @contextlib.contextmanager
 def _weights(settings: EmbedderSettings, cache: Path, package: str, progress: ByteProgress | None) -> Iterator[Model]:
-    """Find the model's weights, or download the default ones if the settings permit it; a download is kept until the
-    block ends.
+    """Find the model's weights, or download the default weights if the settings permit it. A download is deleted when
+    the block ends.
     """
     try:
         found = weights.find_model(settings, cache, package)

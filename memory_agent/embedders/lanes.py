@@ -1,8 +1,8 @@
-"""Two lanes into one model: queries have priority over bulk work.
+"""Two lanes that share one model: queries have priority over bulk work.
 
 Queries run at normal priority on their own threads. Bulk threads are `nice`, run one passage of a text per step, and
-start no passage while a query waits. So bulk work delays a query by at most one passage per bulk thread. Texts that a
-caller waits for are queued with the queries, and go to the end of the queue after each passage. Bulk calls alternate
+start no passage while a query waits. So bulk work delays a query by at most one passage per bulk thread. A text that a
+caller waits for is queued with the queries, and moves to the end of the queue after each passage. Bulk calls alternate
 step by step, so a short call does not wait for a long one.
 
 Two guards prevent starvation. Each bulk thread takes a step every `starved_s` even while queries keep arriving. While
@@ -73,7 +73,8 @@ class Model(Protocol):
 
 
 def usable_cores(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
-    """Return the number of usable processors: the affinity or, if lower, the control groups' quota, rounded up."""
+    """Return the number of usable processors: the number in the affinity mask or, if lower, the quota of the control
+    groups, rounded up."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     for text in control_group_limits("cpu.max", own, groups):
         quota, _, period = text.partition(" ")
@@ -120,7 +121,7 @@ class PendingQuery:
 
 
 class BulkTask:
-    """A bulk call: its texts, and for each text the positions that it fills in the result."""
+    """A bulk call: its texts, and the positions in the result for each text."""
 
     def __init__(self, total: int, on_done: Callable[[int], None] | None) -> None:
         self.found: dict[int, Embedded] = {}
@@ -227,7 +228,8 @@ class Pace:
             self._slowness = taken_s / processor_s
 
     def is_slow(self, now_s: float) -> bool:
-        """Return whether the last text took over 12 times its processor time, or a text has been running for 0.5 s."""
+        """Return whether the last text took over 12 times its processor time, or any text has been running for over 0.5
+        s."""
         hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
         return hangs or self._slowness > _SLOW
 
@@ -310,7 +312,7 @@ class LanedEmbedder(PassageEmbedder):
         return future
 
     def submit_awaited_text(self, text: str, timeout_s: float) -> Future[Embedded]:
-        """Queue a text with the queries, because a caller waits for it. Otherwise like `submit_query`."""
+        """Queue a text for which a caller waits, together with the queries. Otherwise like `submit_query`."""
         future: Future[Embedded] = Future()
         digest = _digest("text", text, _TEXT)
         query = PendingQuery(digest, _lazy_steps(self._model, text), self._known_texts)
@@ -376,7 +378,7 @@ class LanedEmbedder(PassageEmbedder):
     def _ask(self, query: PendingQuery, waiter: Waiter) -> None:
         asked = self._asked.get(query.digest)
         if asked is None:
-            self._queries.append(query)  # before `_asked`, so that an interruption in between does not lose the query
+            self._queries.append(query)  # before `_asked`, so an interruption between the two does not lose the query
             asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
         # Wake all: a `notify` interrupted by Ctrl-C leaves an entry that consumes the next `notify`. This is needed
@@ -401,14 +403,14 @@ class LanedEmbedder(PassageEmbedder):
 
     def _finish_query(self, query: PendingQuery, outcome: Outcome | None) -> None:
         with self._lock:
-            if outcome is None and query.waiters:  # passages are left, or a caller joined
+            if outcome is None and query.waiters:  # passages remain, or another caller has joined
                 self._queries.append(query)
                 self._query_ready.notify_all()
                 return
             if self._asked.get(query.digest) is query:
                 del self._asked[query.digest]
             query.cache.put(query.digest, outcome)
-            if self._tasks and not self._asked:  # otherwise the bulk threads wake for nothing: 0.15 ms per query
+            if self._tasks and not self._asked:  # a needless wake-up of the bulk threads costs 0.15 ms per query
                 self._bulk_ready.notify_all()
         if outcome is not None:
             query.answer(outcome)
@@ -491,7 +493,7 @@ class LanedEmbedder(PassageEmbedder):
             task.future.settle(outcome if isinstance(outcome, Exception) else task.result())
 
     def _continue(self, text: BulkText) -> None:
-        """Put an unfinished text first in the queue of a task that waits for it; drop it if no task waits."""
+        """Put an unfinished text at the front of a waiting task's queue; drop the text if no task waits for it."""
         task = next((task for task in self._begun[text.digest] if not task.future.done()), None)
         if task is None:
             del self._begun[text.digest]

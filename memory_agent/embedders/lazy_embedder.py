@@ -1,7 +1,7 @@
 """Open an embedder in this process, immediately or on first use, and adapt callers' embedders to the protocol.
 
-A lazy embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so
-that not every recall searches for missing weights again.
+A lazy embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, which
+keeps every recall from searching for missing weights again.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _CLOSE_WAIT_S = 10.0
 def open_embedder(settings: AnyEmbedder, *, cache: Path | None = None, package: str | None = None) -> ServedEmbedder:
     """Open an embedder in this process; the caller closes it.
 
-    `cache` is the folder for built graphs, `package` the distribution that may contain the weights ("" for none).
-    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture; for a server's
-    model, `SettingsError`, `ProviderUnavailableError` and `ProviderError`.
+    `cache` is the folder for built graphs. `package` is the distribution that may contain the weights ("" for none).
+    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture. A model on a
+    server raises `SettingsError`, `ProviderUnavailableError` and `ProviderError`.
     """
     if not isinstance(settings, EmbedderSettings):
         from memory_agent.embedders.providers import open_provider
@@ -73,8 +73,8 @@ class LazyEmbedder:
     ) -> None:
         """Use `embedder`, which the caller closes unless `is_own`, or open one with `settings` on first use.
 
-        `former` is the embedder that it replaced, whose vectors may still be stored. A client of an embedder process
-        uses the former embedder of that process.
+        `former` is the replaced embedder, whose vectors may still be stored. A client of an embedder process uses that
+        process's former embedder.
         """
         self.former = None if former is None else LazyEmbedder(_former_of(embedder), former, is_own=True)
         """The former embedder, for queries while its vectors are still stored."""
@@ -216,7 +216,7 @@ def _adapted(embedder: Embedder) -> Embedder:
 
 @contextmanager
 def failing_as_model_error() -> Iterator[None]:
-    """Raise `ModelError` for any other exception of a caller's embedder; log only its type."""
+    """Convert exceptions of a caller's embedder, other than ours, to `ModelError`; log only their type."""
     try:
         yield
     except MemoryAgentError:

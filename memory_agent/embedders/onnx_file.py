@@ -96,7 +96,8 @@ def _message(field: int, content: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return a number in groups of seven bits, the lowest first; negative numbers as 64-bit two's complement."""
+    """Encode a number in groups of seven bits, lowest group first. A negative number is encoded as 64-bit two's
+    complement."""
     value &= (1 << 64) - 1
     groups = bytearray()
     while value > 0x7F:

@@ -91,7 +91,7 @@ PendingVectors = Pending[Embeddings]  # (n, d) of texts
 
 
 class Later(Generic[T]):
-    """A pending result for which a function waits."""
+    """A pending result whose `result` calls a function that waits."""
 
     def __init__(self, result: Callable[[], T]) -> None:
         self.result = result
@@ -119,19 +119,20 @@ def all_of(pending: Sequence[Pending[T]]) -> Pending[list[T]]:
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns text into vectors. Thread-safe. The same text always gives the same bits. Implementations inherit from it.
+    """Turns text into vectors. Thread-safe. The same text always yields bit-identical vectors. Implementations inherit
+    from it.
 
     An embedder that computes only vectors implements `begin_query` and `begin_texts`; an embedder that also computes
-    passages and word vectors is a `PassageEmbedder`. With a model that has prefixes, a string has different vectors as
-    a query and as a text. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises
-    `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
+    passages and word vectors is a `PassageEmbedder`. If the model has prefixes, the vector of a query differs from that
+    of the same string as a text. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate)
+    raises `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
 
     @property
     def info(self) -> EmbedderInfo: ...
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """Begin to embed `text`, ahead of all bulk work, and return without waiting.
+        """Start to embed `text`, ahead of all bulk work; return without waiting for the result.
 
         `timeout_s` limits the time from this call to the result. Raises only `InvalidInputError`; `result` raises other
         errors.

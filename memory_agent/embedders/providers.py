@@ -1,9 +1,9 @@
 """Embed with a model behind a server's HTTP API: Ollama, OpenAI (and compatible servers), and Gemini.
 
-Vectors are checked before they are used: one for each text, all of the same width, finite and not zero. A text of more
-than `passage_chars` characters gets several vectors. If the server rejects a text as too long, the text's vector is the
-mean of the vectors of its halves. When an embedder is opened, it embeds one word to verify the address, key, model and
-dimensions.
+Vectors are checked before use: there must be one per text, and all must be finite, nonzero and of the same width. A
+text of more than `passage_chars` characters gets several vectors. If the server rejects a text as too long, the text's
+vector is the mean of the vectors of its halves. When an embedder is opened, it embeds one word to verify the address,
+key, model and dimensions.
 
 Shapes: n texts, p passages of a text, d dimensions.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _PASSAGES_REVISION = "chars1"
 _OVERLAP_CHARS = 100
-_BATCH_CHARS = 200_000  # OpenAI accepts 300,000 tokens in a request, and a character has at most about 1.5
+_BATCH_CHARS = 200_000  # OpenAI accepts 300,000 tokens per request; a character is at most about 1.5 tokens
 _BYTES_PER_NUMBER = 25  # of JSON
 _BULK_AT_ONCE = 2
 _TEXT_CACHE = 1024
@@ -60,7 +60,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Format(Generic[Answer]):
-    """The API of one kind of server: the path, the request body, and how to read vectors and tokens from an answer."""
+    """The API of one kind of server: the path, the request body, and how to read vectors and token counts from a
+    response."""
 
     path: Callable[[RemoteEmbedder], str]
     body: Callable[[RemoteEmbedder, Sequence[str], bool], Mapping[str, Any]]
@@ -229,7 +230,7 @@ class ProviderEmbedder(PassageEmbedder):
         return self._api.run(query)
 
     def submit_awaited_text(self, text: str, timeout_s: float) -> Future[Embedded]:
-        """Send a text that a caller waits for, like a query."""
+        """Send a text for which a caller waits, in the same way as a query."""
         check_text("text", text)
 
         async def awaited() -> Embedded:
@@ -245,7 +246,7 @@ class ProviderEmbedder(PassageEmbedder):
         return self._api.run(lambda: self._texts(texts, None))
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return an estimate, an upper bound for most texts, because servers do not count tokens."""
+        """Return an estimate, because servers do not count tokens. It is an upper bound for most texts."""
         others = sum(not char.isascii() for char in text)
         return -(-(len(text) - others) // 2) + 2 * others
 
@@ -257,7 +258,7 @@ class ProviderEmbedder(PassageEmbedder):
         self._api.close()
 
     async def _within(self, timeout_s: float | None, work: Awaitable[Answer]) -> Answer:
-        """Wait for a call that may have begun for another caller. Raises `ProviderUnavailableError`."""
+        """Wait for a call, which another caller may have started. Raises `ProviderUnavailableError`."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await work
@@ -291,11 +292,11 @@ class ProviderEmbedder(PassageEmbedder):
             self._begin(batch, is_query, timeout_s)
         waiting = {key: self._running[key] for key in wanted if key not in found}
         for key, task in waiting.items():
-            found[key] = (await asyncio.shield(task))[key]  # others may wait for the same call
+            found[key] = (await asyncio.shield(task))[key]  # other callers may wait for the same call
         return [found[_digest(text, is_query)] for text in texts]
 
     def _begin(self, texts: Mapping[bytes, str], is_query: bool, timeout_s: float | None) -> None:
-        """Send a batch in a task of its own, which caches its vectors."""
+        """Send a batch in a separate task, which caches the vectors."""
         task = asyncio.create_task(self._batch(texts, is_query, timeout_s))
         self._running |= dict.fromkeys(texts, task)
 
@@ -316,7 +317,7 @@ class ProviderEmbedder(PassageEmbedder):
         return dict(zip(texts, vectors, strict=True))
 
     async def _ask(self, texts: Sequence[str], is_query: bool, timeout_s: float | None) -> list[Embedding]:
-        """Send one request. A single text that is rejected is sent again in halves."""
+        """Send one request. If a single text is rejected, send its halves instead."""
         body = self._form.body(self._settings, texts, is_query)
         try:
             answer = await self._api.ask(self._form.path(self._settings), body, self._form.answer, timeout_s)

@@ -1,8 +1,9 @@
 """An `Embedder` that calls the node's embedder process. It does not import onnxruntime.
 
 A request is retried with backoff until its timeout, so it survives a restart of the server. Retries cost little,
-because the server caches vectors. While the server does not respond, one query or count waits for it and the others
-fail at once, so that waiting requests do not occupy all threads of the process. The caller then uses keyword search.
+because the server caches vectors. While the server does not respond, one query or token count waits for it; other
+requests fail at once, so waiting requests do not occupy all threads of the process. The caller then uses keyword
+search.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from memory_agent.tracing import current_span
 from relay.net import CircuitBreaker, RequestSockets
 
 _FIRST_WAIT_S = 1.0
-_LEAST_WAIT_S = 0.001  # socket timeouts are whole milliseconds, so less is too short for a retry
+_LEAST_WAIT_S = 0.001  # socket timeouts are in whole milliseconds, so a shorter time does not allow a retry
 _CHUNK = 64
 _CHUNK_CHARS = 1 << 16
 _CHUNKS_SENT = 2
@@ -37,7 +38,8 @@ class RemoteEmbedder(PassageEmbedder):
     def __init__(
         self, endpoint: str, *, timeout_s: float = 10.0, bulk_timeout_s: float = 120.0, is_former: bool = False
     ) -> None:
-        """`timeout_s` bounds a request, `bulk_timeout_s` each chunk of at most 64 texts. The server may start later.
+        """`timeout_s` limits the time of a request; `bulk_timeout_s` limits that of a chunk of at most 64 texts. The
+        server may start later.
 
         With `is_former`, queries are embedded by the server's former embedder.
         """

@@ -1,7 +1,7 @@
 """Choose the arithmetic for this processor: int8 if it has the instructions, otherwise float32.
 
-x86 processors without VNNI sum int8 products in 16 bits, which saturate: the vectors degrade, and int8 is only 10 to 20
-% faster (onnxruntime issues 5849, 6004, 6695).
+On x86 processors without VNNI, the 16-bit sums of int8 products saturate, which degrades the vectors, and int8 is only
+10 to 20 % faster (onnxruntime issues 5849, 6004, 6695).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Serve the node's embedder on one socket.
 
-Without a model the server returns `ModelMissingError` and looks for the model again on later requests, so a model
-installed later is used without a restart. The server never downloads while a request waits.
+While there is no model, the server returns `ModelMissingError`. Later requests look for it again, so a newly installed
+model is used without a restart. The server never downloads while a request waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
-_LOOK_AGAIN_REFUSED_S = 10.0  # each attempt hashes the rejected file (90 MB) again
+_LOOK_AGAIN_REFUSED_S = 10.0  # each attempt rehashes the rejected file (90 MB)
 _LOADING_S = 5.0
 _OPENING_S = 0.1  # other requests wait meanwhile
 _MOST_TEXTS = 1024
@@ -67,7 +67,7 @@ class ModelKeeper:
         if self._embedder is None and time.monotonic() >= self._look_at:
             self._look(wait_s)
         if self._embedder is None:
-            raise self._problem or ModelMissingError("the model has not been looked for yet")
+            raise self._problem or ModelMissingError("the model has not been searched for yet")
         return self._embedder
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ def is_bundled(settings: EmbedderSettings) -> bool:
 
 
 def named_model(settings: EmbedderSettings, cache: Path) -> Model | None:
-    """Return the verified model from the folder in the settings, or the fetched model that they name.
+    """Return the verified model from the folder in the settings, or the fetched model that the settings name.
 
     Returns None for the default model. Raises `ModelMissingError`, `ModelChecksumError`, `SettingsError` for an unknown
     name, and `ModelError` for an unknown architecture.

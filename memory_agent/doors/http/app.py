@@ -72,7 +72,7 @@ PAGES = {
 }
 """The documentation page: for each path, a file in `docs` and its media type."""
 ALL_USERS = "*"
-"""The user id with which a key for all users follows every user's events."""
+"""With a key for all users, this user id follows the events of every user."""
 HOOK, MCP = "/hook", "/mcp"
 METRICS = "/metrics"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -80,7 +80,7 @@ EVENTS = "/v1/events"
 _MOST_PUBLISHING = 64
 _SIGN_IN_BYTES = 4096
 _ANYBODY = Principal("", "", frozenset())
-"""The principal whose quota sign-in bodies use, because their senders are not authenticated yet."""
+"""Sign-in bodies use this principal's quota, because their senders are not yet authenticated."""
 _NOT_SIGNED_IN = (
     "cannot sign in: the key is unknown or was revoked, or the ticket was used or has expired; "
     "enter the token of a valid key, or run memory-agent open again"
@@ -111,7 +111,7 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` of request bodies, and as many of responses; a single body may be larger."""
+        """Buffer at most `bodies_bytes` of request bodies and as much of responses; a single body may be larger."""
         self._reception = reception
         self._mcp = McpDoor(reception)
         self._hooks = HookDoor(reception, intake)
@@ -190,7 +190,7 @@ class Routes:
         return StreamingResponse(_only(answered.line), answered.status, media_type=_JSON)
 
     async def give_ticket(self, request: Request) -> Response:
-        """Return a ticket with which a browser signs in once, with the key of the request's bearer token."""
+        """Return a ticket for one sign-in of a browser, with the key of the request's bearer token."""
         credential = _bearer(request)
         principal = self._reception.principal(credential)
         ticket = await asyncio.to_thread(self._sessions.give_ticket, principal.key_id, credential.token, time.time())
@@ -223,7 +223,7 @@ class Routes:
         return self._reception.principal(credential), credential
 
     def _credential(self, request: Request) -> Credential:
-        """Return the bearer token of a request, or else the token of its page's session, or "" if there is neither.
+        """Return the request's bearer token, else the token of its page session, else "".
 
         Raises `UnauthorizedError` if the session is not valid, and `HTTPException` (403) if another site sends it.
         """
@@ -302,8 +302,8 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
-        """Return the owner of the requested run or session, or None while unknown. `system` follows the owner's
-        blocks."""
+        """Return the owner of the requested run or session, or None while the owner is unknown. `system` follows the
+        owner's blocks."""
         named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
         asked = protocol.Request(
             method="owner",
@@ -369,7 +369,7 @@ class _Held(Response):
 
 
 class _Followed(StreamingResponse):
-    """Closes its resources whenever and however the client disconnects."""
+    """Closes its resources when the client disconnects, in whatever way that happens."""
 
     def __init__(self, frames: AsyncGenerator[bytes], resources: AsyncExitStack) -> None:
         super().__init__(frames, media_type=EVENT_STREAM, headers={"x-accel-buffering": "no"})

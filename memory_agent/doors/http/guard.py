@@ -1,8 +1,8 @@
 """Checks the HTTP server's address, and the Host and Origin headers of requests.
 
-A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). Its requests have that name as Host, so
-requests whose Host does not name this machine are refused. Requests with a cookie are refused if another site sends
-them. Other ports of this machine count as other sites.
+A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). The page's requests carry that name in the
+Host header, so a request is refused if its Host does not name this machine. Cookie-bearing requests from another site
+are refused; another port of this machine is another site.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def is_loopback(host: str) -> bool:
 def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | None) -> tuple[int, str] | None:
     """Return a status and a reason if Host does not name this machine or Origin names a different site, else None.
 
-    `named` are the host names in the settings. With TLS and no names, the certificate identifies the host.
+    `named` are the host names in the settings. If there are none and TLS is used, the certificate identifies the host.
     """
     own = _name_of(host)
     is_own = is_loopback(own) or own in {name.lower() for name in (place.host, *named)}

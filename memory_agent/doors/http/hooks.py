@@ -1,7 +1,7 @@
-"""Answers coding agents' hooks, which forward their input unparsed: publishes the input's events, and recalls memories
-for it.
+"""Answers the hooks of coding agents, which forward their input unparsed.
 
-Everything that a hook's own process imports or computes takes longer there than in the daemon.
+Publishes the events in the input, and recalls memories for it. The daemon does this work because imports and
+computation take longer in a hook's own process.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from relay.access import LOCAL
 from relay.log import log
 
 STORED, UNSURE = 200, 202
-"""Two statuses: the journal has the events, or the hook must send them again."""
+"""STORED: the events are in the journal. UNSURE: the hook must send them again."""
 LONGEST_MS = 60_000.0
 _LATE_MS = 5_000.0
 """How long a recall may take. A late block is given to the session's next hook.
 
-With a shorter deadline, a slow recall leaves out stages, and fewer blocks arrive in time (55 of 100 instead of 80,
-measured).
+With a shorter deadline, a slow recall would omit stages, and fewer blocks would arrive in time (55 of 100 instead of
+80, measured).
 """
 _MOST_LATE, _LATE_FOR_S = 256, 600.0
 _ON_THE_WAY_S = 0.02
@@ -95,8 +95,9 @@ class HookDoor:
     async def answer(self, data: bytes, call: HookCall, principal: Principal, credential: Credential) -> Answered:
         """Answer one input within its time limit. An invalid input yields no events and no answer.
 
-        The recall comes first: publishing and ingesting take three times its processor time. Until then, the events
-        are in a file, as if the hook had stored them. A block that is late is given to the session's next hook.
+        The recall comes first, because publishing and ingesting take three times as much processor time. Until they are
+        published, the events are in a file, as if the hook had stored them. A block that is late is given to the
+        session's next hook.
         """
         until_s = asyncio.get_running_loop().time() + call.left_ms / 1000
         report = read_report(data, Origin(call.client, call.project, call.working, call.channel, call.user))
@@ -132,12 +133,12 @@ class HookDoor:
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
-        self._tasks.add(task)  # a task that nothing refers to may be collected
+        self._tasks.add(task)  # an unreferenced task may be garbage-collected
         task.add_done_callback(self._tasks.discard)
         return task
 
     def _late_block(self, session: Session) -> str:
-        """Return the block for the session's last prompt, once, if it was late and is ready."""
+        """Return the late block for the session's last prompt if it is ready. Each block is returned once."""
         late = self._late.get(session)
         if late is None or not late.recall.done():
             return ""
@@ -213,7 +214,7 @@ async def _is_done(task: asyncio.Task[Any], until_s: float) -> bool:
 
 
 def _decoded(events: Iterable[bytes]) -> Iterator[Json]:
-    """A killed hook leaves an unfinished line."""
+    """Skip a line that a killed hook left unfinished."""
     for event in events:
         with suppress(msgspec.DecodeError):
             yield msgspec.json.decode(event, type=dict[str, Any])

@@ -48,8 +48,8 @@ _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
         "Follow a user's events as they are journaled.",
         {"event": JournaledEvent, "gap": Gap, "problem": Problem},
         {
-            "user_id": "The user; default: the key's user. `*` (only with an admin key for all users): all "
-            "users. `shared-knowledge`: changes to shared items that the key may see.",
+            "user_id": "The user; default: the key's user. `*`, which requires an admin key for all users, means "
+            "all users. `shared-knowledge`: changes to shared items that the key may see.",
             "type": "Only events whose type matches this pattern, such as `chat.*`. Repeatable.",
         },
     ),

@@ -57,7 +57,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Intake(NamedTuple):
-    """Where events from requests go: the relay's endpoint with its limits, and the data folder."""
+    """The destination of events from requests: the relay's endpoint with its limits, and the data folder."""
 
     endpoint: str
     limits: EventLimits

@@ -1,8 +1,8 @@
 """The HTTP server: the protocol of uvicorn, inside the daemon's event loop.
 
-The server class of uvicorn handles signals, which the daemon handles itself, and wakes up ten times a second. A
-subclass of the protocol class limits the time to receive a head, the number of connections, and the time for which a
-client reads nothing.
+The server class of uvicorn is not used: it handles signals, which the daemon handles itself, and wakes up ten times a
+second. A subclass of the protocol class limits the number of connections, the time to receive a head, and the time that
+a client may go without reading.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class HttpDoor:
     def __init__(self, settings: HttpSettings, place: Place, layout: Layout) -> None:
         """Bind the port; requests are served once `run` is called. Raises `SettingsError`.
 
-        Port 0 means the port that the data folder used last, if it is free, so that an open page finds the server
-        again.
+        Port 0 means the port that was last used for this data folder, if it is free, so that an open page can
+        reconnect.
         """
         self._settings = settings
         self._place = place
@@ -107,7 +107,7 @@ class HttpDoor:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if a request's head does not arrive, or a response is not read, in time."""
+    """A connection that is closed if a request's head does not arrive in time or a response is not read in time."""
 
     def __init__(self, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         super().__init__(config, state, {}, loop)

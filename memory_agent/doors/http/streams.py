@@ -1,11 +1,11 @@
 """Server-sent events: journal entries, and the progress of long requests.
 
 The id of an event is its journal number, so that a client can continue with `Last-Event-ID`. The client receives a
-`gap` for events that are no longer in the journal. When a client stops reading, so does its stream. Each stream reads
-from the relay with the caller's own key, and `JournalWatch` wakes it when there is more to read.
+`gap` for events that are no longer in the journal. A stream stops reading the journal when its client stops reading.
+Each stream reads from the relay with the caller's own key, and `JournalWatch` wakes it when there is more to read.
 
-Compacting, erasing and rebuilding take a long time. With `Accept: text/event-stream`, they send `progress` events,
-which also keep proxies from closing the connection, and finally the result.
+Compacting, erasing and rebuilding take a long time. With `Accept: text/event-stream`, they send `progress` events and
+finally the result. These events also keep proxies from closing the connection.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def event_frame(name: str, data: bytes, seq: int | None = None) -> bytes:
 
 
 class JournaledEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event, its journal number, and when the relay received it."""
+    """An event, its journal number, and the time at which the relay received it."""
 
     seq: int
     received_at: datetime | None
@@ -74,7 +74,7 @@ def blocks_for(wanted: Wanted) -> Take:
     """Return a `Take` that sends the wanted blocks."""
 
     def take(entry: JournalEntry) -> bytes | None:
-        with suppress(ProtocolError):  # with a key for all users, such an event can be published without a block
+        with suppress(ProtocolError):  # a key for all users can publish such an event without a block
             block = wanted.block_in(entry)
             return None if block is None else msgspec.json.encode(block)
         return None
@@ -191,8 +191,8 @@ class _Awaited(NamedTuple):
 class JournalWatch:
     """Wakes the streams whose users have new journal entries. Must be used from a single event loop.
 
-    The relay signals each new event without naming its user. One task therefore reads the journal for all streams, with
-    the data folder's token, and wakes the streams concerned (decision 0028).
+    The relay signals each new event without naming its user. Therefore one task, with the data folder's token, reads
+    the journal for all streams and wakes those of the user (decision 0028).
     """
 
     def __init__(self, relay: Endpoints) -> None:

@@ -1,7 +1,7 @@
 """Verb results, as a model reads them. Pure.
 
-Some clients show a model only the text, others only the structured content, so the text is in both. Memories are data
-in the fenced block from `context_block`; outside it, there are only our own words, ids and numbers.
+Some clients show a model only the text; others show only the structured content. So the text is in both. Memories are
+data in the fenced block from `context_block`; everything outside it is our own words, ids or numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Answers the messages that need no memory: the handshake, and the lists of tools, prompts and resources.
 
 Clients time out on these requests within seconds, so `memory-agent mcp` answers them itself, even while the daemon
-starts. The lists come from `catalogue.json`, which `python -m ops.documents` writes from `tools`: building them at run
-time takes half a second of imports.
+starts. The lists come from `catalogue.json`, which `python -m ops.documents` writes from `tools`, because building them
+at run time would take half a second of imports.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, An
 
 
 def complete(result: dict[str, Any], stateless: bool, ttl_ms: int | None = None) -> dict[str, Any]:
-    """Add the fields that the protocol version requires to a result. `ttl_ms`: how long a client may cache it."""
+    """Add to a result the fields that the protocol version requires. `ttl_ms`: how long a client may cache it."""
     if not stateless:
         return result
     kept = {} if ttl_ms is None else {"ttlMs": ttl_ms, "cacheScope": "private"}

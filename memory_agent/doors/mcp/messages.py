@@ -1,8 +1,8 @@
 """JSON-RPC 2.0 messages of the Model Context Protocol, and the differences between its versions. Pure.
 
-Versions up to 2025-11-25 begin with `initialize` (a handshake). From 2026-07-28 on, each request contains its version
-in `params._meta` and, over HTTP, repeats its method and name in headers (stateless). Imports only msgspec, because
-`memory-agent mcp` must start fast.
+Versions up to 2025-11-25 begin with `initialize` (a handshake). From 2026-07-28 on, the protocol is stateless: each
+request contains its version in `params._meta`. Over HTTP, the headers repeat its method and name. Imports only msgspec,
+because `memory-agent mcp` must start fast.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NAME_HEADER = "mcp-name"
 IDEMPOTENCY_HEADER = "idempotency-key"
 """An extension of the protocol: two calls with the same key count as one call, which is executed once."""
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The methods that need the memory, each with the parameter that is repeated in the header `Mcp-Name`."""
+"""The methods that need the memory. For each, the parameter whose value the header `Mcp-Name` repeats."""
 _ENCODED, _END = "=?base64?", "?="
 
 _VERSION_MEMBER = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -156,7 +156,7 @@ def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
 
 
 def header_value(text: str) -> str:
-    """Return a text as a header value, encoded if it cannot be sent as it is."""
+    """Return a text as a header value, encoded if it cannot be sent unchanged."""
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith(_ENCODED)
     return text if is_plain else f"{_ENCODED}{b64encode(text.encode(errors='replace')).decode()}{_END}"
 

@@ -1,6 +1,6 @@
 """Bridges an agent's standard input to the daemon's `/mcp`: each line is a message.
 
-A coding agent starts one bridge process per session. So the bridge imports only msgspec, sockets and threads, which
+A coding agent starts one bridge process per session. So the bridge imports only msgspec, sockets and threads. This
 takes 0.07 s and 18 MB; the `mcp` library takes 0.84 s and 63 MB, and has no deadlines. The bridge lists the tools
 without a daemon, starts a daemon if none is running, and answers every request within a deadline.
 """
@@ -45,7 +45,7 @@ _MOST_AT_ONCE = 32
 _PART_BYTES = 1 << 16
 _POLL_S = 0.05
 _START_S = 30.0
-"""Maximum time for a daemon to start. After a failed start, no other daemon is started during this time."""
+"""Maximum startup time of a daemon. After a failed start, no daemon is started until this time has passed."""
 _CLOSED = "the daemon's HTTP interface is off; set daemon.http.listen, for example to 127.0.0.1:0"
 _MOST_UNSURE = 8
 _LOST = "the daemon closed the connection before it responded; the request may have been carried out"
@@ -57,7 +57,7 @@ class LocalDoor:
     """Finds the address of a data folder's daemon, and starts a daemon if none is running."""
 
     def __init__(self, layout: Layout, token: str | None, say: Say, start: Callable[[], Start] | None = Start) -> None:
-        """`token` is that of the caller's own key (None: the data folder's). `say` shows a line to the user.
+        """`token` belongs to the caller's own key (None: use the data folder's token). `say` shows a line to the user.
 
         `start` returns the options for starting a daemon; None means that no daemon is started.
         """
@@ -77,7 +77,7 @@ class LocalDoor:
             call = self._layout.call()
             if not self._layout.daemon_runs():
                 self.start()
-            elif call is not None and self._layout.served_for_s > _START_S:  # the daemon is not ending
+            elif call is not None and self._layout.served_for_s > _START_S:  # not a daemon that is stopping
                 raise UnavailableError(_CLOSED)
             if time.monotonic() + _POLL_S >= until_s:
                 raise UnavailableError(
@@ -202,8 +202,8 @@ class Bridge:
         return "/mcp?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in context.items())
 
     def _key(self, message: Message) -> str | None:
-        """Return the key of an identical earlier call whose outcome is unknown, or a new one; None for other
-        messages.
+        """Return the idempotency key of a tool call: that of an identical call with an unknown outcome, else a new key.
+        Return None for other messages.
         """
         if message.method != "tools/call":
             return None
@@ -213,7 +213,7 @@ class Bridge:
         return key
 
     def _cancel(self, id: object) -> None:
-        """If the request has not been sent yet, it is dropped. In any case, no answer is written."""
+        """Drop the request if it has not been sent yet. In either case, write no answer."""
         request = self._open.get(id) if isinstance(id, str | int) else None
         if request is not None:
             request.cancel()
@@ -243,7 +243,7 @@ class _Request:
         exchange = self._exchange = Exchange(door, until_s)
         headers = {"Accept": "application/json, text/event-stream", **self.message.headers, **self._keyed}
         try:
-            if self.is_cancelled:  # before there was an exchange, for example while the daemon started
+            if self.is_cancelled:  # cancelled before the exchange existed, for example during the daemon's startup
                 return b""
             return self._answer(exchange.send(path, self._line, headers).receive())
         except TimeoutError as error:
@@ -302,7 +302,7 @@ def _failure(message: Message, error: MemoryAgentError) -> bytes:
 
 
 def _failed(message: Message, code: str, reason: str, retryable: bool) -> bytes:
-    """Return the answer to a failed request; for a tool call, it is a result, which the model can read."""
+    """Return the answer to a failed request. A failed tool call gets a result, so that the model can read it."""
     assert not isinstance(message.id, msgspec.UnsetType)
     if message.method == "tools/call":
         return result_line(message.id, failed_call(code, reason, retryable))

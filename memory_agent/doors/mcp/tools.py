@@ -1,4 +1,4 @@
-"""The tools: the verb that each tool calls, the tool's parameters, and those that the context fills in.
+"""The tools: the verb that each tool calls, the tool's parameters, and the values from the context.
 
 A standard tool uses its verb's parameters, types, defaults and checks. The classic tools have names and parameters that
 agents know from other systems. Users, sessions and runs come from the context, so that a model cannot choose them.
@@ -23,11 +23,11 @@ from memory_agent.version import VERSION
 Scope = Literal["user", "session", "run"]
 Fields = dict[str, Any]
 _OWN_WORDS: Fields = {"by_session": None, "by_run": None}
-"""Makes a recall that filters by session or run search the session's own words, which it would otherwise leave out."""
+"""Lets a recall that filters by session or run search the session's own words, which a recall normally excludes."""
 EVERYWHERE = "everywhere"
-"""The parameter that makes a tool also find memories outside the connection's channel."""
+"""With this parameter, a tool also finds memories outside the connection's channel."""
 PLANNED_RUNS = 2
-"""The number of past runs in a planning block, the same as the default in blocks that the memory renders."""
+"""The number of past runs in a planning block; equals the default for blocks that the memory renders."""
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +50,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {f"{scope}_id": named}
 
     def of_project(self, chosen: MemoryFilter | None) -> MemoryFilter | None:
-        """Return the filter; if the connection has a channel, restrict it to memories of that channel or of none."""
+        """Return the filter. If the connection has a channel, restrict it to memories with that channel or without a
+        channel."""
         if self.channel_id is None:
             return chosen
         return msgspec.structs.replace(chosen or MemoryFilter(), in_channel=self.channel_id)
@@ -88,7 +89,7 @@ class Tool:
         return {} if self.verb.name == "forget" else {"destructiveHint": False}
 
     def describe(self) -> dict[str, Any]:
-        """Return the tool's entry in `tools/list`, kept short because a model reads the list at every turn."""
+        """Return the tool's entry in `tools/list`, which is short because a model reads the list at every turn."""
         (schema,), components = msgspec.json.schema_components([self.input], ref_template="{name}")
         inlined = _short(schema, components)
         for name, meaning in self.meanings.items():
@@ -342,7 +343,7 @@ def describe_catalogue() -> dict[str, Any]:
 
 
 def request_in(context: Context, verb: Verb, fields: Mapping[str, Any], token: str) -> Request:
-    """Return a verb's request. The context determines who owns a memory, and whose words a recall leaves out."""
+    """Return a verb's request. The context determines the owner of a memory, and whose words a recall excludes."""
     known = {
         "session_id": context.session_id,
         "run_id": context.run_id,
@@ -368,7 +369,7 @@ _LEFT_OUT = ("title", "description", "default", "minimum", "maximum")
 
 
 def _short(schema: Any, components: dict[str, Any]) -> Any:
-    """Return a schema without references, titles, descriptions and defaults; optional fields do not mention null."""
+    """Return a schema without references, titles, descriptions, defaults, or null as a type of optional fields."""
     if isinstance(schema, list | tuple):
         return [_short(one, components) for one in schema]
     if not isinstance(schema, dict):

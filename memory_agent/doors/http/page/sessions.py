@@ -1,11 +1,11 @@
 """Sessions of browsers. Each session holds the token of the key that signed in.
 
 A browser sends a cookie to every port of this machine, and any account may listen on a port. So a request needs two
-secrets: a cookie, which scripts cannot read, and a page key, which only scripts of the page can read. A ticket can be
-used for only one sign-in, so that no token has to be in a command line or in the browser's history.
+secrets: a cookie, which scripts cannot read, and a page key, which only scripts of the page can read. A ticket is valid
+for one sign-in only; it keeps the token out of command lines and the browser's history.
 
-The file of sessions survives a restart of the daemon. It contains digests of the secrets, and tokens encrypted with
-keystreams (SHAKE-256) that are derived from the secrets and used once.
+The file of sessions survives a restart of the daemon. It contains digests of the secrets, and encrypted tokens. Each
+token is encrypted with a keystream (SHAKE-256) that is derived from a secret and used once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGE_KEY = "X-Page-Key"
 SESSION_S = 12 * 3600
 TICKET_S = 60
 MOST_OF_A_KEY = 16
-"""The maximum number of sessions, and of tickets, of one key. A further one ends the oldest."""
+"""The maximum number of sessions per key, and of tickets per key. Adding another ends the oldest."""
 _SECRET_BYTES = 32
 
 Kind = Literal["session", "ticket"]
@@ -65,7 +65,7 @@ class Secrets(NamedTuple):
 
 
 class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An encrypted token, and when it ceases to be valid (Unix time)."""
+    """An encrypted token and the Unix time at which it expires."""
 
     kind: Kind
     key_id: str
@@ -153,7 +153,7 @@ class Sessions:
             self._store({other: one for other, one in self._table.items() if other != digest})
 
     def _store(self, table: _Table) -> None:
-        """Replace the table, and write it. If it cannot be written, its sessions last until the daemon stops."""
+        """Replace the table, and write it to its file. If the write fails, the sessions last until the daemon stops."""
         self._table = table
         try:
             write_private(self._path, add_checksum(msgspec.json.encode(table)))
@@ -162,7 +162,7 @@ class Sessions:
 
 
 def _read(path: Path) -> _Table:
-    """If the file is missing or damaged, there are no sessions, and browsers must sign in again."""
+    """Return the stored sessions, or none if the file is missing or damaged; browsers must then sign in again."""
     try:
         return msgspec.json.decode(verify_checksum(path.read_bytes()), type=described(_Table))
     except FileNotFoundError:
