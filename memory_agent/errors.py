@@ -70,7 +70,7 @@ class RunBegunError(MemoryAgentError):
     """The run has already begun with a different objective or session."""
 
     code = "run_begun"
-    template = "run {run_id} began at {began_at} with a different objective or session; begin this one with a new id"
+    template = "run {run_id} began at {began_at} with a different objective or session; begin a new run with a new id"
 
     run_id: str
     began_at: str
@@ -288,11 +288,12 @@ class ProviderUnavailableError(ProviderError):
 
 
 class HostDiedError(UnavailableError):
-    """A user's host process died during the request, which may or may not have taken effect."""
+    """A user's host process died during the request; the request may or may not have taken effect."""
 
     code = "host_died"
     is_lost = False
-    """Whether the host may have died with its machine, not because of the request. Known only to the daemon."""
+    """Whether the host may have died because its machine did, rather than because of the request. Set only in the
+    daemon."""
 
 
 class ArchiveUnavailableError(UnavailableError):
@@ -324,7 +325,7 @@ class NodeMismatchError(MemoryAgentError):
     """A machine cannot join, because its protocol, formats, Ray, Python, model or clock differs from the daemon's."""
 
     code = "node_mismatch"
-    template = "the {what} of this machine is {own}, but that of the daemon is {expected}; {advice}"
+    template = "the {what} of this machine is {own}, but the daemon's is {expected}; {advice}"
 
     what: str
     own: str
@@ -358,10 +359,10 @@ class UnknownMethodError(MemoryAgentError):
     """The request names a method that does not exist."""
 
     code = "unknown_method"
-    template = "the daemon has no method {method}; it is older than this program, or the name is wrong"
+    template = "the daemon has no method {method}; either the daemon is older than this program or the name is wrong"
 
     method: str
 
 
 ERRORS: dict[str, type[MemoryAgentError]] = by_code(MemoryAgentError)
-"""Every error by code, so that an error from another process is raised as the same class."""
+"""The errors by code. With this table, an error from another process is raised as the same class."""

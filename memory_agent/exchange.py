@@ -21,7 +21,7 @@ _PART_BYTES = 1 << 16
 class Door(NamedTuple):
     """The address of a daemon, `http(s)://HOST:PORT`, and the token to send.
 
-    While `call` exists, a local daemon does not stop when it is idle.
+    As long as `call` exists, an idle local daemon does not stop.
     """
 
     url: str
@@ -32,8 +32,8 @@ class Door(NamedTuple):
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
     """Return the HTTP address of a data folder's daemon, or None if no daemon is running or its HTTP interface is off.
 
-    While the result exists, a daemon that a client started does not stop when it is idle. `token` is the caller's
-    token; with None, the data folder's token is read. Raises `OSError` if the token cannot be read.
+    As long as the result exists, an idle daemon that a client started does not stop. `token` is the caller's token; if
+    it is None, the data folder's token is read. Raises `OSError` if the token cannot be read.
     """
     call = layout.call()
     if (
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 class UnusableDoorError(OSError):
-    """The certificate, the address or the token is wrong, so retrying is useless."""
+    """The certificate, the address or the token is wrong, so a retry cannot succeed."""
 
 
 class Exchange:
@@ -163,5 +163,5 @@ def _secured(plain: socket.socket, host: str) -> socket.socket:
     try:
         return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        reason = f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name one to trust"
+        reason = f"its certificate is not trusted ({error.verify_message}); to trust it, set SSL_CERT_FILE to its path"
         raise UnusableDoorError(reason) from error

@@ -143,7 +143,7 @@ def hub_folder(model: str, cache: Path) -> Path:
 
 
 def default_model(origin: Origin = "cache", folder: Path | None = None) -> Model:
-    """Return the default model; if there is a `folder`, verify the weights in it. Raises `ModelChecksumError`."""
+    """Return the default model; if `folder` is given, verify the files in it. Raises `ModelChecksumError`."""
     if folder is not None:
         for name, expected in PINNED.items():
             verify_file(folder / name, expected)
@@ -222,7 +222,7 @@ def read_shape(folder: Path, pooling_listed: bool) -> ModelShape:
 def _read_pooling(folder: Path) -> str:
     modes = _decode(folder / "1_Pooling" / "config.json", _Pooling)
     if modes.pooling_mode_cls_token == modes.pooling_mode_mean_tokens:
-        raise ModelError(f"{folder}: pooling must be by mean or by first token")
+        raise ModelError(f"{folder}: pooling must be mean or first-token")
     return "cls" if modes.pooling_mode_cls_token else "mean"
 
 

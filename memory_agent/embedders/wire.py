@@ -1,8 +1,8 @@
 """Encode requests to the embedder process and its answers as frames. Pure: no sockets.
 
 A question is `[header, text, ...]`, and an answer is `[header, array, ...]`. Headers are MessagePack, texts are UTF-8,
-and arrays are little-endian. Vectors are sent with their origin, so that those from a restarted embedder are never
-stored under the previous stamp. New header fields go last and have defaults.
+and arrays are little-endian. Vectors are sent with their origin, so vectors from a restarted embedder are never stored
+under the previous stamp. New header fields go last and have defaults.
 
 Shapes: n texts with p passages and w words, q words of a query, d dimensions.
 """
@@ -38,7 +38,7 @@ class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
 
     timeout_s: float
     asked_at_s: float | None = None  # monotonic time, which all processes on the machine share
-    is_text: bool = False  # a text to store: the answer has the form of a bulk answer
+    is_text: bool = False  # embed as a text to store, and answer as for bulk texts
     is_former: bool = False
     traceparent: str = ""  # a W3C trace context, or ""
 
@@ -59,7 +59,8 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The header of an answer: an error, `rows` texts, a query (`words`, share `read`), or a token count."""
+    """The header of an answer. It describes an error, `rows` texts, a query (`words` and the share `read`), or a token
+    count."""
 
     info: EmbedderInfo | None = None
     rows: int = 0
@@ -115,7 +116,8 @@ def encode_query(info: EmbedderInfo, query: EmbeddedQuery) -> Frames:
 
 
 def encode_failure(error: Exception) -> Frames:
-    """Return the frames of an error; a foreign exception becomes an internal error with only the name of its type."""
+    """Return the frames of an error. Any exception other than ours becomes an internal error that contains only its
+    type name."""
     if isinstance(error, MemoryAgentError):
         return encode_answer(Answer(code=error.code, args=tuple(str(part) for part in error.args)))
     return encode_answer(Answer(code=MemoryAgentError.code, args=(f"embedder: {type(error).__name__}",)))

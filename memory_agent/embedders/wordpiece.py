@@ -1,8 +1,8 @@
 """Convert text to token ids with the model's tokenizer file. This is the only file that imports `tokenizers`.
 
 Ids are never padded, because padding takes time and changes int8 results. To bound the cost of huge texts, the first
-passage is read from at most `CHARS_PER_TOKEN` characters per token (eight times the mean of English prose), and all
-passages together from at most 16 times as many.
+passage is limited to `CHARS_PER_TOKEN` characters per token, which is eight times the mean of English prose. All
+passages together are limited to 16 times as many characters.
 
 Shapes: t tokens.
 """
@@ -35,8 +35,8 @@ Ids = npt.NDArray[np.int32]
 class Tokens:
     """The tokens of a text, without special tokens. Spans and word starts are computed lazily.
 
-    `first` bounds the tokens of the first passage. It is less than the number that fits in a
-    passage only if the tokens are very long.
+    `first` bounds the tokens of the first passage. Only if the tokens are very long is it less than the number that
+    fits in a passage.
     """
 
     def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
@@ -54,7 +54,7 @@ class Tokens:
 
     @cached_property
     def begins_word(self) -> npt.NDArray[np.bool_]:
-        """Whether each token starts a word: (t,)."""
+        """A (t,) array that is true for each token that starts a word."""
         words = np.array(self._encoding.word_ids, dtype=np.float32)
         begins: npt.NDArray[np.bool_] = np.diff(words, prepend=-1) != 0
         return begins
@@ -94,15 +94,15 @@ class WordPiece:
         found = start = self._tokenizer.encode(text[: self._most_chars], add_special_tokens=False)
         if len(text) > self._first_chars:
             start = self._tokenizer.encode(text[: self._first_chars], add_special_tokens=False)
-            found = max(start, found, key=len)  # cutting a run of letters at the boundary can add tokens
+            found = max(start, found, key=len)  # a run of letters cut at the boundary can add tokens
         return Tokens(found, start, self._room)
 
     def share_read(self, text: str, tokens: Tokens, count: int) -> float:
         """Return the share of letters in the first `count` tokens that the vocabulary covers; 1 if there are none.
 
-        Letters of a script with few pieces in the vocabulary are not covered, nor is any character of an unknown token,
-        such as an emoji: the vectors of such texts resemble each other whatever the texts mean. Digits and punctuation
-        do not count.
+        Letters of a script with few pieces in the vocabulary are not covered. The same holds for each character of an
+        unknown token, such as an emoji. The vectors of such texts resemble each other regardless of meaning. Digits and
+        punctuation are ignored.
         """
         is_unknown = tokens.ids[:count] == self._unknown
         if text.isascii() and "LATIN" in self._scripts and not is_unknown.any():

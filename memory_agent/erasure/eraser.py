@@ -75,11 +75,11 @@ class Erasure:
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Selects memories by id, by session or by filter. This is slower than `forget`, because it compacts and saves the
-        columns (0.1 s per 10,000 memories) and copies the record file. If a crash interrupts an erasure, the next open
+        Selects memories by id, by session or by filter. This is slower than `forget`: it compacts and saves the columns
+        (0.1 s per 10,000 memories), and copies the record file. If a crash interrupts an erasure, the next open
         completes it. `dry_run` erases nothing and only returns the receipt. A daemon also erases the events from its
-        journal. For an embedded memory in a daemon's folder, the daemon does this at its next start, as the receipt
-        states. Raises `InvalidInputError`.
+        journal. For an embedded memory in a daemon's folder, the daemon erases the events at its next start, as the
+        receipt states. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Ann is on leave until May", tags=["hr"])
         >>> receipt = memory.erasure.erase(filter={"tags": ["hr"]})
@@ -148,15 +148,15 @@ class Erasure:
     def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
         """Erase everything that an intent lists. Idempotent. Durable on return.
 
-        If the intent is `with_journal`, its events must already be erased from the journal. If a full disk or a long
-        read prevents a step, the step is done later, as the receipt states. Raises `StoreError`, and keeps the intent,
-        if the records could not be deleted.
+        If the intent is `with_journal`, its events must already be erased from the journal. A step that a full disk or
+        a long read prevents is done later, as the receipt states. Raises `StoreError`, and keeps the intent, if the
+        records could not be deleted.
         """
         with self._in_use():
             return self._carry_out(intent, check_now(now))
 
     def forgotten(self, record_ids: Sequence[str] = (), session_id: str | None = None) -> None:
-        """Add memories to the history before `Memory.forget` deletes them, so that no restore brings them back."""
+        """Add memories to the history before `Memory.forget` deletes them, so that restores do not bring them back."""
         selection = Selection.of(record_ids, session_id)
         if selection == Selection():
             return
@@ -185,8 +185,8 @@ class Erasure:
     def admitting(self, record_id: str, now: datetime) -> Iterator[Callable[[], None]]:
         """Allow storing a memory under an id that may have been forgotten. Blocks erasures until exit.
 
-        Yields a function to call inside the transaction before the memory is added. It protects the new memory from
-        restores, and from an erasure that waits for the journal.
+        Yields a function to call inside the transaction before the memory is added. The function protects the new
+        memory from restores, and from an erasure that is waiting for the journal.
         """
         with self._erasing:
             yield partial(self._admit, record_id, now)
@@ -381,8 +381,8 @@ def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
 
 
 def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of a session's runs and, for runs that share an id with another session's run, the ids of their
-    events.
+    """Return the ids of a session's runs. For a run that shares its id with a run of another session, return its event
+    ids instead.
     """
     runs = snapshot.newest_trajectories() if session_id is not None else ()
     own = [run for run in runs if run.session_id == session_id]

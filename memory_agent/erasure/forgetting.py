@@ -33,7 +33,7 @@ class Forgetting:
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
-        """Delete memories that have expired, given by retention rule. Count the deleted memories by rule; return their
+        """Delete the expired memories of each retention rule. Count the deleted memories by rule; return their total
         number."""
         count = 0
         parts = (

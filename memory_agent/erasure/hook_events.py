@@ -1,4 +1,4 @@
-"""Erases events that hooks of coding agents have written to the data folder, and that no daemon has acknowledged.
+"""Erases events that hooks of coding agents wrote to the data folder and no daemon has acknowledged.
 
 `hooks.waiting` writes the files. The name of a subfolder identifies another key or daemon.
 """
@@ -29,9 +29,9 @@ _PAUSE_S = 0.02
 def erase_hook_events(data_dir: Path, wanted: Erasable, default_user: str) -> None:
     """Erase a user's selected events from the hook files in a data folder. Durable on return. Idempotent.
 
-    `default_user` owns events that name no user and wait for a key for all users. Call this before erasing from the
-    journal, because it waits for hooks that are sending. Raises `StoreError` if a file cannot be changed, or if a hook
-    sends for more than 10 s, and `KeyFileError`.
+    Events that name no user, and wait for a key for all users, belong to `default_user`. Call this before erasing from
+    the journal, because it waits for hooks that are sending. Raises `KeyFileError`, and `StoreError` if a file cannot
+    be changed or a hook sends for more than 10 s.
     """
     for place, owner in _places(data_dir, default_user):
         try:
@@ -61,7 +61,7 @@ def _places(data_dir: Path, default_user: str) -> list[tuple[Path, str | None]]:
 
 @contextmanager
 def _sending_paused(folder: Path) -> Iterator[None]:
-    """Hold the lock that a hook holds while it sends earlier files."""
+    """Hold the lock that prevents hooks from sending earlier files."""
     lock = os.open(folder, os.O_RDONLY)
     try:
         end_s = time.monotonic() + _SENT_WITHIN_S
@@ -103,7 +103,7 @@ def _remove_unfinished(file: Path) -> None:
 def _lines(file: Path) -> list[bytes]:
     try:
         return file.read_bytes().splitlines()
-    except FileNotFoundError:  # its hook has sent it
+    except FileNotFoundError:  # the hook has sent it
         return []
 
 

@@ -1,8 +1,9 @@
 """The erasure logs: the intent of an unfinished erasure in the user's folder, and the user's history next to it.
 
-The intent contains ids; it is written before an erasure starts, and carried out again after a crash. The history has an
-entry for each erasure, with fingerprints of ids. It outlives the user's folder, is never restored, and is applied to
-restored files. Both have checksums, because a flipped bit could erase something else. Neither contains text.
+The intent contains ids. It is written before an erasure starts, and is carried out again after a crash. The history has
+an entry for each erasure, with fingerprints of ids. The history remains when the user's folder is removed. It is never
+restored, and is applied to restored files. Both logs have checksums, because a flipped bit could cause other data to be
+erased. Neither contains text.
 """
 
 from __future__ import annotations
@@ -162,8 +163,8 @@ def fingerprint(user_id: str, id_: str) -> str:
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
     """Append an erasure to the history of the folder's user. Durable on return. Raises `StoreError`.
 
-    With `once`, nothing is appended if an equal entry was appended after the intent was created, and its memories were
-    not imported again.
+    With `once`, nothing is appended if the history has an equal entry that is newer than the intent and whose memories
+    were not imported again.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
@@ -260,7 +261,7 @@ def _history_file(folder: Path, user_id: str) -> Path:
 
 
 def _is_noted(history: History, entry: HistoryEntry, since: datetime) -> bool:
-    """Whether an equal entry was added at `since` or later, and none of its ids were imported again after it."""
+    """Whether an equal entry was added at `since` or later and none of its ids has been imported again since then."""
     gone = {*entry.memories, *entry.events}
     is_noted = False
     for one in history.erasures:

@@ -36,7 +36,8 @@ _OF_USER = "the user's id in logs, and the user's keys, which remain valid until
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The memories to erase: by id, by session, or by filter.
 
-    `expired` selects expired memories and `everything` the whole user; neither can be combined with another field.
+    `expired` selects expired memories, and `everything` selects the whole user. Neither can be combined with another
+    field.
     """
 
     ids: tuple[str, ...] = ()
@@ -99,8 +100,8 @@ def _check(filter: MemoryFilter) -> None:
 
 
 def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFilter:
-    """Return the filter with excluded events replaced by the ids of their memories, because a memory's record names
-    only its first event.
+    """Return the filter with each excluded event replaced by the id of its memory. This is needed because a record
+    names only the memory's first event.
     """
     exclude = filter.exclude
     if exclude is None or not exclude.events:
@@ -204,8 +205,8 @@ def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
 
 
 def erasable(user_id: str, intent: Intent) -> Erasable:
-    """Return the events to erase from the journal: those of the memories, the session and its runs, and those that
-    quote one of the memories.
+    """Return the events to erase from the journal: the events of the memories, of the session and of its runs, and all
+    events that quote one of the memories.
     """
     return Erasable(
         user_id=user_id,
@@ -220,10 +221,10 @@ def erasable(user_id: str, intent: Intent) -> Erasable:
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """What was erased, as counts and a hash, without text. If `complete`, no file contains the erased data.
 
-    Otherwise `reason` states what is left; the next open or upkeep of the store removes it. `ids_sha256` is the SHA-256
-    of the sorted ids, one per line. `by_rule` counts expired memories by retention rule. `unknown_ids` are requested
-    ids without a memory. `unpublished` counts the items that the user had shared, `offers` the patterns that the user
-    offered, and `ratings` the versions of others' items that the user rated.
+    Otherwise, `reason` states what remains; the next open or upkeep of the store removes the remaining data.
+    `ids_sha256` is the SHA-256 of the sorted ids, one per line. `by_rule` counts expired memories by retention rule.
+    `unknown_ids` are requested ids without a memory. `unpublished` counts the items that the user had shared. `offers`
+    counts the patterns that the user offered. `ratings` counts the rated versions of other users' items.
     """
 
     user_id: str
@@ -271,7 +272,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -> ErasureReceipt:
-    """Return the receipt with the count of erased journal events; it is incomplete until the journal is compacted."""
+    """Return the receipt with the count of erased journal events. The receipt is incomplete until the journal is
+    compacted."""
     is_waiting = not receipt.dry_run and not is_compact
     return msgspec.structs.replace(
         receipt,
@@ -294,7 +296,7 @@ def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
 
 def left_shared(code: str) -> str:
     """Return the reason for an incomplete receipt if the store of shared items failed with this error code."""
-    return f"the user's shared items are not erased from every file ({code}); fix this, then erase the user again"
+    return f"some files still contain the user's shared items ({code}); fix this, then erase the user again"
 
 
 def left_in_journal(code: str) -> str:

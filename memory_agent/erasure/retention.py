@@ -1,8 +1,8 @@
 """Retention rules, and the schedule by which memories expire.
 
 The first rule that matches a memory applies; the memory's age is counted from its own timestamp. When a store is
-closed, the time of the next expiry is saved in a small file, so that a daemon opens only stores with expired memories.
-A file from a different owner epoch is ignored.
+closed, the time of the next expiry is saved in a small file. So a daemon opens only stores with expired memories. A
+file from a different owner epoch is ignored.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RetentionRules:
         return sha256(msgspec.json.encode(meant)).hexdigest()[:16]
 
     def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
-        """Return when a memory expires, and the name of the rule, or None if the memory never expires."""
+        """Return a memory's time of expiry with the name of the rule, or None if the memory never expires."""
         rule = next((rule for rule in self._rules if self._fits(rule, record)), None)
         if rule is None or not rule.age_s:
             return None
@@ -86,7 +86,7 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: datetime | None
 
     def is_due(self, now: datetime, interval_s: float) -> bool:
-        """Whether a memory has expired and the last scan was at least `interval_s` ago (or is dated in the future)."""
+        """Whether a memory has expired and the last scan was not within the past `interval_s`."""
         was_lately = self.looked_at is not None and timedelta() <= now - self.looked_at < timedelta(seconds=interval_s)
         return self.next_at is not None and self.next_at <= now and not was_lately
 
@@ -94,8 +94,7 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of expired memories by rule, found by a scan up to row `through`.
 
-    `next_at` is when the next memory expires. `has_more`: whether some expired memories were left out because of a
-    limit.
+    `next_at` is the time at which the next memory expires. `has_more`: whether a limit excluded some expired memories.
     """
 
     by_rule: dict[str, tuple[str, ...]]

@@ -1,5 +1,5 @@
-"""Removes a user's folder: renames it, which hides it immediately, and deletes it afterwards, no later than at the next
-start.
+"""Removes a user's folder. The folder is renamed, which hides it immediately, and is deleted by the next start at the
+latest.
 
 Also removes the user's folders among files that a restore moved aside or left behind. Journals there are retained.
 """
@@ -24,7 +24,7 @@ from relay import SHARED_USER, Erased, journal_folder
 from relay.disk import flush
 
 _DOOMED = ".erased-"
-_removing = threading.Lock()  # an erasure also deletes folders that others renamed, and parents that are then empty
+_removing = threading.Lock()  # an erasure also deletes folders renamed by others, and emptied parents
 
 
 def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSettings) -> None:
@@ -72,7 +72,7 @@ def finish_removals(data_dir: Path) -> int:
                 shutil.rmtree(folder)
                 flush(folder.parent)
             if folder.parent.parent != data_dir:
-                with contextlib.suppress(OSError):  # it still contains other users
+                with contextlib.suppress(OSError):  # the folder still contains other users
                     folder.parent.rmdir()
                     folder.parent.parent.rmdir()
     return len(doomed)

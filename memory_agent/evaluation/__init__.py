@@ -1,9 +1,9 @@
 """Measures a memory on real data: recall of evidence, latency, and the difference between two runs.
 
-Read `dataset` first. `locomo`, `beam`, `swe` and `jsonl` each read one format. `runs` ingests the events, through a
-`daemon_process` or embedded, and asks the questions. `trial` scores each answer with `metrics`, and `report` averages
-the scores. `results` writes the answer to each question to a file, and `comparison` compares two such files. The
-package does not export `runs`, which loads the engines.
+Read `dataset` first. `locomo`, `beam`, `swe` and `jsonl` each read one format. `runs` ingests the events, either
+through a `daemon_process` or in this process, and asks the questions. `trial` scores each answer with `metrics`, and
+`report` averages the scores. `results` writes the answer to each question to a file, and `comparison` compares two such
+files. The package does not export `runs`, which loads the engines.
 """
 
 from memory_agent.evaluation.beam import read_beam

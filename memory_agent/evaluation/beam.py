@@ -2,7 +2,7 @@
 
 A chat is a folder with `chat.json` (or `chat_trunecated.json`, which takes precedence) and
 `probing_questions/probing_questions.json`; `chats/100K/7` is user `100K-7`. A chat is a list of batches `{batch_number,
-time_anchor, turns: [[{role, id, content, time_anchor?}]]}`, or of plain lists of messages, or an object of plans
+time_anchor, turns: [[{role, id, content, time_anchor?}]]}`, a list of plain lists of messages, or an object of plans
 `{"plan-1": [batches], …}`. Questions are `{TYPE: [{question, source_chat_ids?, …}]}`.
 
 An item is a message without the locator at its end (such as `->-> 1,2`), and a session is a batch. An item's time is
@@ -10,9 +10,9 @@ the day of the last anchor before it (`March-15-2024`); a question's time is tha
 evidence consists of the messages in `source_chat_ids`, which may be grouped by their role in the question. Questions
 without ids are omitted. An id that does not match exactly one message is ignored and counted.
 
-Not verified, because no such file was available: whether message ids are unique in chats of ten million tokens, and
-whether their questions group ids by plan. Recall of evidence is not the BEAM score, for which a language model judges
-the answers.
+Whether message ids are unique in chats of ten million tokens, and whether their questions group ids by plan, was not
+verified, because no such file was available. Recall of evidence is not the BEAM score: for that score, a language model
+judges the answers.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
 
 
 def _timestamps(batches: list[_Batch]) -> Iterator[datetime | None]:
-    """Yield the day of each message: the latest anchor's day or, before any anchor, the first anchor's."""
+    """Yield the day of each message: the day of the latest anchor or, before any anchor, that of the first one."""
     anchors = (anchor for batch in batches for anchor in (batch.time_anchor, *(m.time_anchor for m in batch.messages)))
     day = next(filter(None, map(_day, anchors)), None)
     for batch in batches:

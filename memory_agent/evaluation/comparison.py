@@ -1,9 +1,9 @@
 """Compares two runs on the same questions with a paired bootstrap (Efron 1979; Koehn 2004).
 
-Each question's difference B - A is resampled, so that the question's difficulty cancels out. Questions about a
+The bootstrap resamples each question's difference B - A, which cancels out the question's difficulty. Questions about a
 conversation share its turns, so they are not independent: an interval from resampled questions is too narrow for claims
-about new conversations. Resampling conversations gives a correct interval, but a wide one if there are few. If a
-dataset groups its questions (`Question.group`), groups are resampled instead.
+about new conversations. Resampling conversations gives a correct interval, which is wide if there are few
+conversations. If a dataset groups its questions (`Question.group`), groups are resampled instead.
 
 Shapes: q questions, u resampled units, m metrics, r resamples.
 """
@@ -27,7 +27,7 @@ RESAMPLES = 10_000
 SEED = 0
 _AT_A_TIME = 1_000
 _INTERVAL = (2.5, 97.5)
-FEWEST = 3  # units for an interval: two give only three different means
+FEWEST = 3  # minimum number of units for an interval: with two units, there are only three different means
 
 Array = npt.NDArray[np.float64]
 
@@ -126,7 +126,7 @@ def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
         own, other = getattr(a.header, field), getattr(b.header, field)
         if own != other:
             raise InvalidInputError(
-                str(b.file), f"covers different questions than {a.file}: {field} is {other}, not {own}"
+                str(b.file), f"covers different questions from {a.file}: {field} is {other}, not {own}"
             )
     of_b = {line.id: line for line in b.lines}
     pairs = [(line, of_b[line.id]) for line in a.lines if line.id in of_b]
@@ -134,12 +134,12 @@ def _pairs(a: Results, b: Results) -> list[tuple[Line, Line]]:
         raise InvalidInputError(str(b.file), f"has no question in common with {a.file}")
     for own_line, other_line in pairs:
         if own_line.relevant != other_line.relevant:
-            raise InvalidInputError(str(b.file), f"has different evidence than {a.file} for question {own_line.id}")
+            raise InvalidInputError(str(b.file), f"has different evidence from {a.file} for question {own_line.id}")
     return pairs
 
 
 def _values(lines: Sequence[Line], metrics: Sequence[str]) -> Array:
-    """Return the metrics (q, m); NaN where a question does not have one."""
+    """Return the metrics (q, m), with NaN where a question lacks a metric."""
     return np.array([[line.metrics.get(name, np.nan) for name in metrics] for line in lines])
 
 

@@ -41,7 +41,7 @@ def temporary_daemon(settings: Settings) -> Iterator[Path]:
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment without settings, since a child process reads those from a file."""
+    """Return this process's environment without settings; a child process reads its settings from a file."""
     own = {name: text for name, text in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
     return own | {name: os.environ[name] for name in _KEPT if name in os.environ}
 

@@ -19,7 +19,7 @@ _EVENTS: dict[Kind, tuple[str, str]] = {
     "finding": ("worker.task.finding", "claim"),
     "strategy": ("conductor.assignment.dispatched", "objective"),
     "pattern": ("feedback.note", "comment"),
-}  # the event type and payload field from which the default signal table creates each kind
+}  # for each kind, the event type and payload field from which the default signal table creates it
 _ANSWER = ("chat.assistant_msg", "text")
 
 
@@ -37,7 +37,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and the items that answer it, each with a grade of 1 or more. Without such items, it is not asked."""
+    """A question and the items that answer it, each with a grade of 1 or more. A question without such items is not
+    asked."""
 
     id: str
     text: str
@@ -74,7 +75,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     digest: str
     histories: tuple[History, ...]
-    main_categories: tuple[str, ...] = ()  # if not empty, session recall counts questions without evidence as answered
+    main_categories: tuple[str, ...] = ()  # if set, session recall counts questions without evidence as answered
 
     def only(self, users: Collection[str]) -> Dataset:
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))

@@ -5,9 +5,9 @@
 
 A record may have `user`, `session_id`, `timestamp`, `kind` and `role` (user or assistant); a query may have `user`,
 `category` (default "none") and `timestamp` (when it is asked). `relevant` is a list of ids, or an object that maps ids
-to integer grades (0: not relevant), as in TREC. Lines without `user` belong to the user "default"; a query is answered
-from its own user's records. Records are ingested in file order. An invalid line is an error that names the line and the
-field. An unknown field is invalid too, because a typo would change what is measured.
+to integer grades (0: not relevant), as in TREC. Lines without `user` belong to the user "default". A query is answered
+from the records of its user. Records are ingested in file order. An invalid line raises an error that names the line
+and the field. An unknown field is also invalid, because a typo would change the measurement.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def read_locomo(file: Path) -> Dataset:
 
 
 def choose_conversations(dataset: Dataset, numbers: Iterable[int]) -> Dataset:
-    """Return the dataset with the conversations at these positions, from 0. Raises `InvalidInputError`."""
+    """Return the dataset with only the conversations at these positions, which count from 0. Raises
+    `InvalidInputError`."""
     chosen, there = set(map(str, numbers)), [history.user for history in dataset.histories]
     if absent := sorted(chosen - set(there), key=int):
         raise InvalidInputError(

@@ -1,7 +1,7 @@
 """Computes retrieval metrics. Pure.
 
-A rank has one id, or several ids that are shown as one memory. A repeated id counts only at its first rank. At least
-one id must be relevant; `trial` omits questions without one.
+A rank has one id, or several ids that are shown as one memory. An id that occurs again at a later rank is ignored
+there. At least one id must be relevant; `trial` omits questions without one.
 """
 
 from __future__ import annotations

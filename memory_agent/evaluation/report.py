@@ -1,6 +1,6 @@
 """Summarises a run: averages over all questions and by category, and recall latency. Pure.
 
-Every question has the same weight, however much evidence it has. Averages are rounded to four decimal places.
+Every question has the same weight, regardless of its amount of evidence. Averages are rounded to four decimal places.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     session_recall_at: Averages
     session_ndcg_at: Averages
     session_mrr: float | None
-    session_recall_at_all: Averages | None  # questions without evidence count as answered; None without this convention
+    session_recall_at_all: Averages | None  # counts questions without evidence as answered; else None
     recall_at_shown: Averages
     ndcg_at_shown: Averages
     mrr_shown: float | None
@@ -52,7 +52,7 @@ class Report(Figures, frozen=True, kw_only=True):
     events_per_s: float
     evidence_unmatched: int
     degraded_answers: int
-    answers_short_of_sessions: int  # with fewer than 10 sessions, although the history has more
+    answers_short_of_sessions: int  # answers with fewer than 10 sessions, although the history has 10 or more
     main_categories: dict[str, Figures]
     by_category: dict[str, Figures]
     recall_ms: dict[str, float | None]  # the latency that callers see
@@ -121,7 +121,8 @@ def _short_of_sessions(run: Run) -> int:
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:
-    """Return a function that averages a metric over the answers that have it, plus `found` values of 1."""
+    """Return a function that averages a metric over `found` additional values of 1 and the answers that have the
+    metric."""
 
     def average(metric: str) -> float | None:
         measured = [answer.metrics[metric] for answer in answers if metric in answer.metrics]

@@ -36,7 +36,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     embedded: bool
     version: str
     model: str | None
-    settings: dict[str, Any] | None  # those that affect ranking; None for a daemon that was already running
+    settings: dict[str, Any] | None  # settings that affect ranking; None for a daemon that was already running
     left_out: tuple[str, ...]  # the ids of questions without evidence
 
 
@@ -81,7 +81,7 @@ def ranking_settings(settings: Settings) -> dict[str, Any]:
 def results_file(file: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `file` when the block succeeds.
 
-    Creates the temporary file immediately, so that a missing folder is reported before the measurement. Raises
+    Creates the temporary file immediately, so a missing folder is reported before the measurement starts. Raises
     `InvalidInputError` if the file cannot be written.
     """
     place = file.with_name(f".{file.name}.{os.getpid()}")

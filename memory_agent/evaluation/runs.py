@@ -73,7 +73,7 @@ def ingested(plan: Plan, progress: Progress) -> Iterator[Prepared]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Memories of events that were ingested once, for queries with different recall settings."""
+    """Memories from events ingested once, which can be queried with different recall settings."""
 
     plan: Plan
     data_dir: Path
@@ -83,8 +83,8 @@ class Prepared:
     def ask(self, plan: Plan, progress: Progress) -> Run:
         """Ask the plan's questions on a copy of the folder, so that every run starts from the state after ingest.
 
-        The plan must equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. The latency of
-        a query that an earlier run asked is too low, because the embedder caches queries.
+        The plan must equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. For a query
+        that an earlier run asked, the measured latency is too low, because the embedder caches queries.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():
@@ -97,7 +97,8 @@ class Prepared:
 
 
 def without_echoes(settings: Settings) -> Settings:
-    """Return the settings with `recall.echo_minutes` 0: in a trial, an item with a question's words is an answer."""
+    """Return the settings with `recall.echo_minutes` 0, because in a trial an item with the question's words is an
+    answer."""
     return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
 
 

@@ -1,20 +1,20 @@
 """Reads runs of a software-engineering agent on GitHub issues (SWE-bench; Jimenez et al. 2024) as its working memory.
 
 A file is a list of `{instance_id, task, steps: [{thought, command, output}]}`; an issue may have several runs. All runs
-belong to one user, so that memories of other issues compete. A run is a session, and a question's group is its issue.
-The files contain no times, so each memory is dated 40 s after the previous one.
+belong to one user, so memories of other issues compete with those of the question's issue. A run is a session, and a
+question's group is its issue. The files contain no times, so each memory is dated 40 s after the previous one.
 
-Items. In every fourth run, each thought is an item, and so is each command with its output. In the other runs, an item
-reports 3 to 12 steps, so that some items are long. The text of an issue without its title is an item (role `user`), and
-so is a run's last thought if it is longer than 140 characters. Equal texts are one item.
+Items. In every fourth run, each thought is an item, and each command with its output is an item. In the other runs, an
+item reports 3 to 12 steps, which makes some items long. The text of an issue without its title is an item (role
+`user`). A run's last thought is an item if it is longer than 140 characters. Equal texts form one item.
 
 Questions, with the items that answer them. A thought that is used as a question is omitted from its run's items.
 
-    lookup    a thought that names what it looks for: the command of its step with the output. Only commands that no
-              other step for the issue repeats; at most 8 per run, spread over it.
-    issue     the title of an issue: its text, and the last thoughts of its runs
-    cause     the thought in which a run found the cause: such thoughts in other runs for the issue. The session of the
-              run is excluded.
+    lookup    A thought that names what it looks for. Answered by the command of its step with the output. A run has
+              at most 8 lookups, spread over the run. The command must not occur in another step for the issue.
+    issue     The title of an issue. Answered by its text and by the last thoughts of its runs.
+    cause     The thought in which a run found the cause. Answered by such thoughts in other runs for the issue. The
+              session of the run is excluded.
 
 Questions and evidence were not judged by people. A report that covers more steps answers more lookups, so this
 benchmark favours rankings that prefer long texts.
@@ -41,7 +41,7 @@ _STEP = timedelta(seconds=40)
 _SINGLE_STEPS = 4  # every fourth run reports step by step
 _LOOKUPS = 8
 _SHORTEST_OUTPUT, _SHORTEST_CAUSE, _SHORTEST_ENDING = 60, 80, 141  # characters
-_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # of a thought that counts as a lookup
+_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # length and number of words of a thought that can be a lookup
 
 _TAGS = re.compile(r"</?(?:returncode|output)>")
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -122,7 +122,7 @@ def read_swe(file: Path) -> Dataset:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """The steps of a run whose thoughts are questions, and all steps that mention the cause."""
+    """The steps whose thoughts are questions, and all steps that mention the cause, in one run."""
 
     lookups: Sequence[int]
     cause: int | None
@@ -134,7 +134,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _Items:
-    """The items of the runs that were added, and which item contains each step."""
+    """The items of the added runs, and the item that contains each step."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []

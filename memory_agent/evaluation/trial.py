@@ -1,8 +1,8 @@
 """Asks a memory the questions from a history, and scores the items and sessions in the answers.
 
-A memory that merges duplicate items counts for each of them, at one rank, so merging items by mistake could only raise
-the measured recall. Therefore every metric is also computed for the shown items only; the true value lies between the
-two.
+A memory that merges duplicate items is credited with each of those items, at one rank. So an incorrect merge could only
+raise the measured recall. Therefore, every metric is also computed for the shown items only; the true value lies
+between the two.
 
 Sessions are ranked by their best item. A question's evidence sessions are the sessions of its relevant items, each with
 the best grade of its items.
@@ -32,11 +32,12 @@ LookUp = Callable[[Sequence[str]], Iterable[MemoryRecord | None]]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The scored answer to one question. `ranked` lists one item per memory, and `same` the duplicates merged into it.
+    """The scored answer to one question. `ranked` lists one item per memory; `same` lists the duplicates merged into
+    that item.
 
     `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on. The prefix `session_` marks metrics computed over sessions,
-    if the evidence has sessions; the prefix `shown_` marks metrics that ignore `same`. `took_ms` is the latency that
-    the caller sees.
+    which exist if the evidence has sessions. The prefix `shown_` marks metrics that ignore `same`. `took_ms` is the
+    latency that the caller sees.
     """
 
     user: str
@@ -116,7 +117,7 @@ class Examiner:
 
 
 def filter_of(question: Question) -> MemoryFilter | None:
-    """Return a filter that excludes the session from which a question comes, or None if there is none."""
+    """Return a filter that excludes the session from which a question comes, or None if the question has no session."""
     left_out = question.outside_session
     return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
@@ -157,14 +158,14 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how. By default, memories of any relevance are admitted, to measure the ranking."""
+    """What to measure, and how. By default, memories of any relevance are admitted, so that the ranking is measured."""
 
     dataset: Dataset
     settings: Settings
     mode: Mode
     top_k: int
     data_dir: Path | None = None  # None: a temporary folder
-    prefix: str = ""  # of the user names; the dataset's name by default
+    prefix: str = ""  # prefix of the user names; default: the dataset's name
     min_relevance: float = 0.0
     timeout_s: float = 1800.0
 

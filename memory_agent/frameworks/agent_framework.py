@@ -24,7 +24,7 @@ def episodic_memory(memory: MemoryClient, *, tools: bool = True, context_tokens:
 
 
 class MemoryProvider(ContextProvider):
-    """Adds tools and a block of memories that resemble the request to an agent's context, not to its history."""
+    """Adds tools, and a block of memories that resemble the request, to an agent's context but not to its history."""
 
     def __init__(self, memory: MemoryClient, *, tools: bool = True, context_tokens: int = USUAL_TOKENS) -> None:
         super().__init__(SOURCE)
@@ -51,7 +51,8 @@ class MemoryProvider(ContextProvider):
 class OutcomesMiddleware(AgentMiddleware):
     """Records each run of an agent as a run in the memory, and credits its recalls with the outcome.
 
-    An exception ends the run as failed. Cancellation, or a stream that is not read to its end, ends it as cancelled.
+    An exception ends the run as failed. Cancellation, or a stream that is not read to its end, ends the run as
+    cancelled.
     """
 
     def __init__(self, memory: MemoryClient) -> None:

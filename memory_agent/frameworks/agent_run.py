@@ -1,7 +1,7 @@
-"""One run of an agent: recalls before the agent works, and reports how the work went, so that recall can learn.
+"""One run of an agent: recalls before the agent works, and reports the outcome of the work, from which recall learns.
 
-Uses the blocking client, also for asyncio: the socket of `AsyncMemoryClient` belongs to one event loop, while
-frameworks open a loop per call.
+Uses the blocking client even with asyncio: the socket of `AsyncMemoryClient` belongs to one event loop, but frameworks
+open a loop for each call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ USUAL_TOKENS = 512
 MOST_TEXT_CHARS = 16_000
 """The default of `ingest.max_text_chars`: the longest text of a memory."""
 MOST_LEVELS = 60
-"""The deepest nesting of a framework's value: a few levels less than the limit for the metadata that contains it."""
+"""The maximum nesting depth of a framework's value, a few levels below the limit for the metadata that contains the
+value."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -59,7 +60,8 @@ def recall_block(
 
 
 def searched_text(text: str) -> str:
-    """Return the part of a message to store or to use as a query: without blocks of memories, and not too long."""
+    """Return a message's text for storage or for a query, without blocks of memories and truncated to the maximum
+    length."""
     return without_blocks(text).strip()[:MOST_TEXT_CHARS]
 
 
@@ -73,17 +75,17 @@ async def in_thread(function: Callable[Arguments, Result], *args: Arguments.args
         return await asyncio.shield(call)
     except asyncio.CancelledError:
         await asyncio.wait({call})
-        call.exception()  # retrieved, so that asyncio does not log it
+        call.exception()  # retrieve the error, so asyncio does not log it
         raise
 
 
 class AgentRun:
     """A run of an agent on one request. Use it with `with` or `async with`, or call `begin` and `end_with`.
 
-    `recalled` is the answer to the recall, and `block` the text for the prompt, "" if nothing was recalled. Set
-    `output` to the agent's answer: a memory whose words it repeats counts as used. An exception ends the run as failed,
-    cancellation as cancelled. A run that never ends expires, and nothing is learned from it. A request without text has
-    no run. Every method raises the errors of the client.
+    `recalled` is the answer to the recall. `block` is the text for the prompt, or "" if nothing was recalled. Set
+    `output` to the agent's answer: a memory whose words it repeats counts as used. An exception ends the run as failed;
+    cancellation ends it as cancelled. A run that never ends expires, and nothing is learned from it. A request without
+    text has no run. Every method raises the errors of the client.
 
     >>> with AgentRun(memory, "Deploy to staging") as run:
     ...     run.output = "Connected to the VPN, then deployed."
@@ -101,7 +103,7 @@ class AgentRun:
         top_k: int | None = None,
         recalls: bool = True,
     ) -> None:
-        """`session_id` names the conversation; recall leaves out what was just said in it.
+        """`session_id` names the conversation; recall omits the latest messages of that conversation.
 
         Pass `recalls=False` if the agent itself recalls during its work and names the run (`current_run_id`).
         """
@@ -151,7 +153,7 @@ class AgentRun:
     def end(self, outcome: RunEnd = "completed", used: tuple[str, ...] = ()) -> None:
         """End the run with `output` as its summary. `used` are the ids of memories that the agent named as used.
 
-        Does nothing if the run was not begun or has ended.
+        Does nothing if the run has not begun or has already ended.
         """
         run_id, self.id = self.id, ""
         if run_id:

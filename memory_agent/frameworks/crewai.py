@@ -1,4 +1,4 @@
-"""CrewAI: a memory for a crew, which stores and recalls without LLM calls and without an embedder of its own."""
+"""CrewAI: a memory for a crew. It stores and recalls without LLM calls and needs no separate embedder."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _runs: dict[str, AgentRun] = {}
 
 
 class CrewMemory(Memory):
-    """A memory for `Crew(memory=...)` or `Agent(memory=...)`, also through its scopes and slices.
+    """A memory for `Crew(memory=...)` or `Agent(memory=...)`. Its scopes and slices can be used in its place.
 
-    A task that recalls is a run, which ends as completed or failed with the task. A recall searches all memories of the
-    user unless it names a scope; all other operations affect only what CrewAI stored. CrewAI ignores a failed recall,
-    so a missing daemon is reported on creation. With `llm`, memories are also extracted from the results of tasks.
+    A task that recalls is recorded as a run. The run ends when the task completes or fails, with the same outcome. A
+    recall searches all memories of the user unless it names a scope; all other operations affect only what CrewAI
+    stored. CrewAI ignores a failed recall, so a missing daemon is reported on creation. With `llm`, memories are also
+    extracted from the results of tasks.
 
     >>> crew = Crew(agents=[agent], tasks=[task], memory=CrewMemory(memory))
     >>> "VPN" in crew.kickoff().raw
@@ -116,7 +117,7 @@ class Storage:
         self.memory = memory
 
     def __deepcopy__(self, _: dict[int, Any]) -> Storage:
-        return self  # CrewAI copies a crew, and its memory with it
+        return self  # when CrewAI copies a crew, it copies the memory too
 
     def save(self, records: list[MemoryRecord]) -> None:
         """Store records, replacing those with the same ids. Durable on return.
@@ -148,7 +149,7 @@ class Storage:
         older_than: datetime | None = None,
         metadata_filter: dict[str, Any] | None = None,
     ) -> int:
-        """Forget the records that match all conditions; return how many."""
+        """Forget the records that match all conditions; return the number of forgotten records."""
         matching = _filter(scope_prefix, categories, older_than, metadata_filter)
         ids = [record.id for record in listed(self.memory, matching)]
         return self.memory.forget(ids if record_ids is None else list({*ids} & {*record_ids}))
@@ -198,7 +199,8 @@ class Storage:
 
 
 def _run_of_the_task(memory: MemoryClient, request: str) -> str | None:
-    """Return the id of the current task's run, which begins with the task's first recall (for its description)."""
+    """Return the id of the current task's run. The run begins with the task's first recall, which uses the task's
+    description."""
     task_id = get_current_task_id()
     if task_id is None:
         return None

@@ -41,8 +41,8 @@ class _Clients:
 class MemoryService(BaseMemoryService):
     """An ADK memory service that uses the memories of the app's users.
 
-    An event with text becomes an episode with an id made from app, session and event, so adding a session again stores
-    only what is new. A search is a recall among the memories of the app, and belongs to the invocation's run
+    An event with text becomes an episode. Its id is derived from the app, session and event, so adding a session again
+    stores only new events. A search is a recall over the memories of the app, and is part of the invocation's run
     (`OutcomesPlugin`). `client_of` returns the client of a user; by default, a client of the daemon for the default
     data folder.
     """
@@ -80,7 +80,8 @@ class MemoryService(BaseMemoryService):
     ) -> None:
         """Store findings with their authors and times, under new ids.
 
-        Raises `InvalidInputError`, before any is stored, for metadata that is not JSON, or a time not in ISO 8601.
+        Before any finding is stored, raises `InvalidInputError` for metadata that is not JSON, or a time that is not in
+        ISO 8601 format.
         """
         memory = self._clients.of(user_id)
         found = [_finding(entry, custom_metadata or {}, app_name) for entry in memories]
@@ -117,7 +118,7 @@ class OutcomesPlugin(BasePlugin):
     """Records each invocation as a run in the memory, and credits the searches of `MemoryService` with the outcome.
 
     Pass it to the runner (`App(plugins=[...])`). An exception ends the run as failed. ADK does not report cancellation,
-    so the run ends as cancelled when its task is cancelled, or else when the runner is closed.
+    so a run ends as cancelled when its task is cancelled, or at the latest when the runner is closed.
     """
 
     def __init__(self, client_of: Callable[[str], MemoryClient] = MemoryClient) -> None:

@@ -24,7 +24,7 @@ TYPE = "langchain_message"
 class MemoryRetriever(BaseRetriever):
     """Retrieves memories as documents, best first. A recall belongs to the current run (`RunOutcomes`).
 
-    A document's metadata has the memory's `kind`, `timestamp`, `tags` and `score`, and the `recall_id`.
+    A document's metadata contains the `kind`, `timestamp`, `tags` and `score` of the memory, and the `recall_id`.
 
     >>> MemoryRetriever(memory=memory, k=1).invoke("what does staging need?")[0].page_content
     'Staging needs the VPN'
@@ -56,7 +56,7 @@ class MemoryRetriever(BaseRetriever):
 
 
 class MemoryChatHistory(BaseChatMessageHistory):
-    """The messages of one session, each an episode that later sessions recall (`StoredMessages`).
+    """The messages of one session. Each message is an episode that later sessions recall (`StoredMessages`).
 
     >>> history = MemoryChatHistory(memory, "session-1")
     >>> history.add_user_message("Deploy to staging")
@@ -148,14 +148,16 @@ class RunOutcomes(BaseCallbackHandler):
 
 
 def request_of(inputs: Any) -> str | None:
-    """Return the request in a chain's input: a text, the last user message, or `input`, `question` or `query`."""
+    """Return the request in a chain's input: the input text, the last user message, or the field `input`, `question` or
+    `query`."""
     if isinstance(inputs, Mapping) and not inputs.get("messages"):
         inputs = next((inputs[name] for name in ("input", "question", "query") if inputs.get(name)), None)
     return _last_text(inputs, "human")
 
 
 def _last_text(value: Any, type: str | None) -> str | None:
-    """Return the text of the last message (of `type`, unless it is None), or the value itself if it is a text."""
+    """Return the value itself if it is a text, else the text of the last message. `type` limits the choice unless it is
+    None."""
     if isinstance(value, Mapping):
         value = value.get("messages")
     if isinstance(value, BaseMessage):

@@ -1,7 +1,7 @@
 """LangGraph: a store whose items are memories, and a node that recalls before the model.
 
 An item is one memory of type `langgraph`, with an id made from its namespace and key, so `get` is exact. The value is
-in the memory's metadata; its text is what recall searches. `langchain.RunOutcomes` reports how a graph's run ended.
+in the memory's metadata; recall searches the memory's text. `langchain.RunOutcomes` reports how a graph's run ended.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from memory_agent.records.metadata import values_of
 
 TYPE = "langgraph"
 MOST_SEARCHED = 1_000
-"""A search with a query and a filter that recall cannot apply considers this many of the best items."""
+"""If recall cannot apply the filter of a search with a query, this number of best items is filtered."""
 
 
 class MemoryStore(BaseStore):
     """A LangGraph store over one user's memory. May be used from any thread, event loop or forked child.
 
-    A search with a query is a recall: hybrid, ranked by what helped before, and part of the current run
+    A search with a query is a hybrid recall, which ranks by earlier usefulness and is part of the current run
     (`RunOutcomes`). Other searches return items by last update, newest first. `fields` are the paths of the text to
     search, as in LangGraph's `IndexConfig`; by default every text of the value. Values must be JSON, and secrets in
-    them are masked. `ttl` is not supported. Raises `InvalidInputError` for a value that is not JSON, before any
-    operation of the batch is executed, and the errors of the client.
+    them are masked. `ttl` is not supported. Raises the errors of the client. Before executing a batch, raises
+    `InvalidInputError` if a value is not JSON.
 
     >>> store = MemoryStore(memory)
     >>> store.put(("alice", "facts"), "vpn", {"text": "Staging needs the VPN"})
@@ -167,7 +167,7 @@ class MemoryStore(BaseStore):
 def recall_node(
     memory: MemoryClient, *, key: str = "memories", context_tokens: int = USUAL_TOKENS
 ) -> RunnableLambda[Any, dict[str, str]]:
-    """Return a node that writes a block of memories for the last user message, or "", to `key` of the state.
+    """Return a node that sets `key` of the state to a block of memories for the last user message, or to "".
 
     Put it before the node that calls the model. The recall belongs to the graph's run and to its `thread_id`.
 
@@ -227,7 +227,8 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _matches(value: Any, wanted: Any) -> bool:
-    """Whether a stored value matches a LangGraph filter. Objects are compared by member, lists as a whole."""
+    """Whether a stored value matches a LangGraph filter. Objects are compared member by member; lists are compared as a
+    whole."""
     if isinstance(wanted, Mapping):
         if any(key.startswith("$") for key in wanted):
             return all(_compares(value, operator, other) for operator, other in wanted.items())

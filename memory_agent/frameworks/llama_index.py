@@ -1,4 +1,5 @@
-"""LlamaIndex: a memory block, which recalls for the last request and stores what leaves the short-term memory."""
+"""LlamaIndex: a memory block that recalls for the last request and stores the messages that leave the short-term
+memory."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ async def run_with_memory(
 def with_block(run: AgentRun, run_config: RunConfig | None = None) -> RunConfig:
     """Return a configuration that adds the run's block to each request to the model.
 
-    For `Runner.run_streamed`, within `async with AgentRun(memory, request) as run`; set `run.output` afterwards.
+    Use it for `Runner.run_streamed`, within `async with AgentRun(memory, request) as run`, and set `run.output`
+    afterwards.
     """
     config = run_config or RunConfig()
     former = config.call_model_input_filter
@@ -64,8 +65,8 @@ def with_block(run: AgentRun, run_config: RunConfig | None = None) -> RunConfig:
 class MemorySession:
     """A session of the SDK whose items are episodes that later sessions recall. May be used in any event loop.
 
-    Secrets in items are masked. Raises `InvalidInputError` for a value that is not JSON, before any item of the call is
-    stored, and the client's errors.
+    Secrets in items are masked. Raises the client's errors. Before any item of a call is stored, raises
+    `InvalidInputError` for a value that is not JSON.
     """
 
     def __init__(self, memory: MemoryClient, session_id: str, session_settings: SessionSettings | None = None) -> None:

@@ -18,8 +18,8 @@ def run_with_memory(
 ) -> Any:
     """Run an agent like `agent.run`, record the run in the memory, and credit its recalls with the outcome.
 
-    The block of memories precedes the task. The run fails if there is an exception, or no answer after the last step.
-    Raises `InvalidInputError` for `stream`: use `with AgentRun(memory, task) as run` instead.
+    The block of memories precedes the task. The run fails if an exception is raised, or if there is no answer after the
+    last step. Raises `InvalidInputError` for `stream`: use `with AgentRun(memory, task) as run` instead.
     """
     if options.get("stream"):
         raise InvalidInputError("stream", "is not supported here; use AgentRun around the steps instead")

@@ -18,7 +18,7 @@ from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
 
 
 class Message(NamedTuple):
-    """A message: the text that is searched, whether the user said it, and the whole message as JSON."""
+    """A message: the text to search, whether it is the user's, and the whole message as JSON."""
 
     text: str
     is_users: bool
@@ -46,8 +46,8 @@ class StoredMessages:
         """Store messages. Durable on return.
 
         Raises `InvalidInputError` for a value that is not JSON, before any message is stored. If a later message is
-        refused, the messages that this call has stored are forgotten. Messages are in the order of the calls: if the
-        clock was set back, a message gets the time of the one before it.
+        refused, the messages that this call has stored are forgotten. Messages keep the order of the calls: if the
+        clock was set back, a message gets the time of the previous message.
         """
         checked = [(message, check_object("message", message.fields, MOST_LEVELS)) for message in messages]
         latest = self._latest(1) if checked else []

@@ -133,9 +133,9 @@ class _Hook:
 
 
 def receiver_of(url: str | None, token: str | None) -> str:
-    """Return an id for the daemon and key to which stored events will be sent, or "" for the data folder's own.
+    """Return an id for the daemon and key with which stored events will be sent, or "" for those of the data folder.
 
-    The id is the start of the key's SHA-256, by which an erasure finds the events' user (`erasure.hook_events`).
+    The id is a prefix of the key's SHA-256; an erasure uses it to find the user of the events (`erasure.hook_events`).
     """
     if url is None and token is None:
         return ""

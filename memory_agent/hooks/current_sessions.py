@@ -1,4 +1,5 @@
-"""The current session of each agent process. MCP servers do not receive the new session after `/clear` or `/resume`.
+"""The current session of each agent process. It is stored because MCP servers do not receive the new session after
+`/clear` or `/resume`.
 
 A file for each process, named by its id and start time, contains the session's id.
 """
@@ -60,7 +61,7 @@ def _name(process: str) -> str | None:
 
 
 def _stat(process: str) -> list[str] | None:
-    """Return a process's name and the fields after it, or None if there is none."""
+    """Return a process's name and the fields after the name, or None if there is no such process."""
     try:
         text = Path("/proc", process, "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

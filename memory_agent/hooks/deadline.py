@@ -19,7 +19,8 @@ _LEAST_S = 0.05
 _USUAL_START_S = 0.05
 _LONGEST_START_S = 10.0
 _WHOLE_S = 1.0
-"""How long `whole` may continue after the deadline, in case the client never reads the output."""
+"""The time for which `whole` may continue after the deadline. It bounds the wait for a client that never reads the
+output."""
 
 
 class Deadline:

@@ -179,7 +179,7 @@ def test_differences_between_the_settings_are_reported() -> None:
 
 
 def test_runs_over_other_questions_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="covers different questions than results: digest is e, not d"):
+    with pytest.raises(InvalidInputError, match="covers different questions from results: digest is e, not d"):
         compare(results([0.0]), results([0.0], digest="e"))
     with pytest.raises(InvalidInputError, match="has no question in common"):
         compare(results([0.0]), results([0.0], first=1))
