@@ -49,13 +49,14 @@ def default_data_dir() -> Path:
 
 
 def platform_data_dir() -> Path:
-    import platformdirs  # imported late: takes 10 ms, and most clients set the folder
+    import platformdirs  # imported late, because it takes 10 ms and most clients set the folder
 
     return Path(platformdirs.user_data_dir("memory-agent", appauthor=False))
 
 
 def connections_dir() -> Path:
-    """Return the folder where `connect` stores its additions to clients' settings files, and copies of those files."""
+    """Return the folder in which `connect` records its additions to clients' settings files, and keeps copies of these
+    files."""
     import platformdirs  # imported late, as above
 
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
@@ -69,7 +70,7 @@ class Holder(NamedTuple):
 
 
 class LocalCall:
-    """While this object exists, a daemon that a client started does not stop when it is idle."""
+    """As long as this object exists, an idle daemon that a client started does not stop."""
 
     def __init__(self, lock: int | None) -> None:
         self._lock = lock
@@ -141,7 +142,7 @@ class Layout:
 
     def make_token(self) -> str:
         """Return the token of the key `local`, and create the key on the first start. Raises `KeyFileError`."""
-        from relay import ensure_local_key  # imported late, as below: a client on this machine only needs paths
+        from relay import ensure_local_key  # imported late, as below, because a client on this machine needs only paths
 
         return ensure_local_key(self.data_dir)
 
@@ -171,8 +172,8 @@ class Layout:
         return Holder(int(pid), version) if pid else None
 
     def claim_start(self) -> TextIO | None:
-        """Return a locked file to keep open while a daemon starts, or None if another client is starting one. Raises
-        `SettingsError`.
+        """Return a locked file to keep open while a daemon starts, or None if another client is starting a daemon.
+        Raises `SettingsError`.
         """
         self.create()
         file = open(os.open(self.start_lock, os.O_RDWR | os.O_CREAT, 0o600), "w")  # noqa: SIM115
@@ -211,7 +212,7 @@ class Layout:
 
     @contextmanager
     def hold(self, *, serves: bool = True) -> Iterator[None]:
-        """Finish an interrupted restore, then hold this folder's lock as its only daemon.
+        """Finish an interrupted restore, then hold this folder's lock as the folder's only daemon.
 
         `serves=False` is for a command that `memory-agent stop` must not stop. Raises `DaemonRunningError` with the
         process that holds the lock.

@@ -113,7 +113,7 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
 def _supervisor(settings: Settings, layout: Layout) -> Supervisor:
     """Return the supervisor for the form of daemon that the settings select, or the light one if Ray is not installed.
 
-    Both are imported late: importing Ray takes a second, and Ray reads a cluster's variables at import.
+    Both are imported late: Ray takes a second to load, and it reads a cluster's variables at import.
     """
     listen = settings.cluster.listen
     if settings.daemon.light or not ray_installed():

@@ -30,7 +30,7 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
     try:
         process = psutil.Process(holder.pid)
         if os.path.realpath(layout.lock) not in {file.path for file in process.open_files()}:
-            raise psutil.NoSuchProcess(holder.pid)  # another process has this id now, or in this container
+            raise psutil.NoSuchProcess(holder.pid)  # another process has this id, now or in this container
         hint = _hint(process)
         process.terminate()  # psutil compares the start times, so a process that got the same id later is safe
     except (psutil.Error, OSError) as error:

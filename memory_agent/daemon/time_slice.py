@@ -1,4 +1,4 @@
-"""Asks the scheduler for short time slices, which shortens the delay of requests on a busy machine.
+"""Requests short time slices from the scheduler, which shortens request delays on a busy machine.
 
 A request passes through about eight threads. With 20 processes waiting for two cores, each thread waits less than 2 ms
 for its turn, instead of 20 to 45 ms (measured).

@@ -228,8 +228,7 @@ class Pace:
             self._slowness = taken_s / processor_s
 
     def is_slow(self, now_s: float) -> bool:
-        """Return whether the last text took over 12 times its processor time, or any text has been running for over 0.5
-        s."""
+        """Return whether the last text took over 12 times its processor time, or a text has been running for 0.5 s."""
         hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
         return hangs or self._slowness > _SLOW
 

@@ -24,7 +24,7 @@ from relay import SHARED_USER, Erased, journal_folder
 from relay.disk import flush
 
 _DOOMED = ".erased-"
-_removing = threading.Lock()  # an erasure also deletes folders renamed by others, and emptied parents
+_removing = threading.Lock()  # an erasure also deletes folders renamed by others, and parents that become empty
 
 
 def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSettings) -> None:

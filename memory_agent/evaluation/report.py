@@ -29,7 +29,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     session_recall_at: Averages
     session_ndcg_at: Averages
     session_mrr: float | None
-    session_recall_at_all: Averages | None  # counts questions without evidence as answered; else None
+    session_recall_at_all: Averages | None  # counts questions without evidence as answered; None without this rule
     recall_at_shown: Averages
     ndcg_at_shown: Averages
     mrr_shown: float | None

@@ -34,12 +34,13 @@ class Deadline:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Run the context to completion or, if the deadline has passed, not at all."""
+        """Let the body run to completion. If the deadline has already passed, the body does not run."""
         with self._guard:
             yield
 
     def keep(self, work: Callable[[], None]) -> None:
-        """Run `work` in a thread; return when it is done or out of time. The caller then ends the process."""
+        """Run `work` in a thread; return when the work is done or the deadline has passed. The caller then ends the
+        process."""
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         thread.join(max(self.left_s, 0))
@@ -47,7 +48,7 @@ class Deadline:
 
 
 def _started_s() -> float:
-    """Return when the process started, estimated if the system does not report it."""
+    """Return the start time of the process, or an estimate if the system does not report it."""
     now_s = time.monotonic()
     try:
         with open("/proc/self/stat") as stat:

@@ -162,7 +162,7 @@ def _tool_entry(entry: Entry | Left) -> Content:
 
 
 def _turn_end(report: Input) -> Content:
-    if report.flag("stop_hook_active"):  # the turn's end was reported before a different hook continued it
+    if report.flag("stop_hook_active"):  # the turn's end was reported earlier; another hook continued the turn
         return NOTHING
     return _ended(report, "completed", report.text("last_assistant_message").strip() or "Completed")
 

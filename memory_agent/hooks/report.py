@@ -1,6 +1,6 @@
-"""What a hook's input means for the memory: events to publish, a recall to send, and the form of its answer.
+"""Converts a hook's input to events to publish and a recall to send, and formats the answer.
 
-Used by the hook's process and, for inputs that it passes on unread, by the daemon.
+Used by the hook's process. The daemon uses it for inputs that the hook forwards unparsed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from memory_agent.sessions.entries import Session
 from memory_agent.sessions.events import channel_of, event_of
 
 MOST_CHARS = 9_000
-"""Maximum length of a block. Claude Code replaces 10,000 characters with a preview."""
+"""Maximum length of a block. Claude Code replaces blocks of 10,000 characters or more with a preview."""
 MOST_INPUT_BYTES = 32 << 20
-"""Maximum input size, so that endless input cannot exhaust memory. Images that a tool reads take several megabytes."""
+"""Maximum input size, which prevents endless input from exhausting memory. Images that a tool reads take several
+megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"
@@ -33,7 +34,7 @@ Json = dict[str, Any]
 
 
 class Origin(NamedTuple):
-    """Where an input comes from. The folder of a session is `project`, else the folder in the input, else `working`."""
+    """The origin of an input. The session's folder is `project`, else the folder in the input, else `working`."""
 
     client: str
     project: str = ""

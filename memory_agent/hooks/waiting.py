@@ -1,8 +1,8 @@
-"""Stores hook events on disk until a daemon acknowledges them: each hook writes a file, and the next one sends it.
+"""Stores hook events on disk until a daemon acknowledges them: each hook writes a file, which the next hook sends.
 
-A file is deleted when its events are acknowledged. Hooks run concurrently, and may be killed; at worst, a file is sent
-twice, and the relay recognises the duplicate events. The files are not encrypted, so an encrypted data folder has none,
-and its events are lost if no daemon is running.
+A file is deleted when its events are acknowledged. Hooks run concurrently and may be killed. At worst, a file is sent
+twice; the relay then recognises the duplicate events. The files are not encrypted, so an encrypted data folder has no
+such files. Its events are lost if no daemon is running.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_FILES = 2_000
-"""Maximum number of files. Beyond it, new events are dropped: a session's first events explain the later ones."""
+"""Maximum number of files. When it is reached, new events are dropped, because a session's first events explain its
+later events."""
 MOST_AT_ONCE = 200
 _BATCH_BYTES = 1 << 20
 _SUFFIX, _UNFINISHED = ".jsonl", ".tmp"
 _LONGEST_WRITE_S = 60
-"""An older unfinished file was left by a killed hook, since no hook runs this long."""
+"""No hook runs this long, so an older unfinished file was left by a killed hook."""
 
 
 class Batch(NamedTuple):
@@ -40,7 +41,7 @@ class Waiting:
     """The files in one folder. From the first `batch` to `close`, no other hook sends earlier files."""
 
     def __init__(self, folder: Path, receiver: str = "") -> None:
-        """`receiver` identifies a daemon or key other than the data folder's, whose events have a separate folder."""
+        """`receiver` identifies a daemon or key that is not the data folder's; its events have a separate folder."""
         self._folder = folder / receiver
         self._lock: int | None = None
 

@@ -1,8 +1,8 @@
 """Vector indexes outside the process's memory: sqlite-vec, pgvector and LanceDB, behind one contract.
 
-Read `contract` first. Each engine is imported by one file, and only when a user's vectors are in it. The records in
-LMDB are authoritative: an index is derived from them, and is rebuilt after a loss (`storage/index_follower`). The
-built-in index is `storage/vector_table`.
+Read `contract` first. Each engine is imported by one file, and only when the engine contains a user's vectors. The
+records in LMDB are authoritative: an index is derived from them, and is rebuilt after a loss
+(`storage/index_follower`). The built-in index is `storage/vector_table`.
 """
 
 from __future__ import annotations

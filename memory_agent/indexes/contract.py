@@ -22,9 +22,9 @@ from memory_agent.errors import IndexUnusableError, InvalidInputError
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import IndexSettings
 
-COLUMNS = ("kind", "source", "session", "run", "channel", "agent")  # of an entry, for filters and counts
+COLUMNS = ("kind", "source", "session", "run", "channel", "agent")  # the columns of an entry, for filters and counts
 
-SCHEMA_VERSION = 1  # of every engine's tables; other versions are rejected, because their filters may differ
+SCHEMA_VERSION = 1  # version of every engine's tables; other versions are rejected, because their filters may differ
 
 
 class Entry(NamedTuple):
@@ -66,7 +66,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
         return EVERYTHING if scope is None else cls(among={scope: (id,)})
 
     def condition(self, mark: str) -> tuple[str, list[str | int]]:
-        """Return the filter as an SQL condition with the placeholder `mark` for each of the values."""
+        """Return the filter as an SQL condition, in which `mark` is the placeholder for each value, and the values."""
         bounds = [(operator, us) for operator, us in ((">=", self.since_us), ("<", self.until_us)) if us is not None]
         parts = [
             f"{column} IN ({', '.join([mark] * len(names))})" if names else "FALSE"
@@ -94,7 +94,7 @@ class Hits(NamedTuple):
 
 
 class IndexOf(NamedTuple):
-    """The settings of one user's index, where its files are, and a key of 32 bytes if the user's store is encrypted."""
+    """The settings of one user's index, the folder of its files, and a 32-byte key if the user's store is encrypted."""
 
     settings: IndexSettings
     user_id: str
@@ -130,9 +130,9 @@ class VectorIndex(Protocol):
     def index(self, entries: Sequence[Entry], position: Position) -> None:
         """Add entries, or replace those with the same rows, and set the position. Durable on return.
 
-        Raises `IndexUnusableError` if a later opening has changed an index that several machines share. So does
-        `begin`. `delete` raises it if that opening is later than the one in the position last set. Raises
-        `InvalidInputError`, and changes nothing, for vectors whose width differs from the one that `begin` set.
+        Raises `IndexUnusableError` if a later opening has changed an index that several machines share. `begin` does
+        the same. `delete` raises this error if that opening is later than the opening in the last position that was
+        set. Raises `InvalidInputError`, and changes nothing, for vectors whose width differs from that set by `begin`.
         """
         ...
 
@@ -141,7 +141,8 @@ class VectorIndex(Protocol):
         ...
 
     def search(self, vector: Embedding, limit: int, where: Where = EVERYTHING, timeout_s: float | None = None) -> Hits:
-        """Return the `limit` passages nearest to `vector` (d,) that pass the filter; fewer only if no others pass.
+        """Return the `limit` passages nearest to `vector` (d,) among those that pass the filter; fewer if not enough
+        pass.
 
         Raises `InvalidInputError` for a vector of a different width. With `timeout_s`, raises `TimeoutError` if the
         search takes longer, and `IndexUnavailableError` if it would first have to connect to a database.
@@ -153,7 +154,8 @@ class VectorIndex(Protocol):
         ...
 
     def compact(self) -> None:
-        """Remove the bytes of deleted entries, and build the graph of an engine that has one. May take minutes."""
+        """Remove the bytes of deleted entries and, for an engine that uses a graph, build the graph. May take
+        minutes."""
         ...
 
     def interrupt(self) -> None:

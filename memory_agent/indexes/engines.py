@@ -19,7 +19,7 @@ _MODULES: Final = {
 
 
 def open_index(engine: str, of: IndexOf) -> VectorIndex:
-    """Open a user's index. The first call connects, and reports an unreachable database.
+    """Open a user's index. The index connects on its first call, which reports an unreachable database.
 
     Raises `SettingsError` if the settings contradict each other, and `IndexUnusableError` if the engine is not
     installed.
@@ -43,7 +43,7 @@ def encrypts(engine: str) -> bool:
 
 
 def forget_user(settings: IndexSettings, user_id: str) -> None:
-    """Remove a user's vectors from the database that several users share, if the settings name one.
+    """If the settings name a database that several users share, remove a user's vectors from it.
 
     Raises `IndexUnavailableError` and `IndexUnusableError`.
     """

@@ -1,7 +1,7 @@
 """An index in a LanceDB dataset in the user's folder. Searches are exact.
 
 Each write adds a version of the dataset with its own files, which are merged after many writes. The position is a file
-beside the dataset, replaced after each write. After a crash between the two, the write is repeated. Vectors are
+beside the dataset, replaced after each write. After a crash between these two steps, the write is repeated. Vectors are
 float16.
 
 d = dimensions.
@@ -142,7 +142,7 @@ class LanceIndex:
     def _opened(self, timeout_s: float | None = None) -> Iterator[None]:
         """Open the dataset if it is not open. After an error, the next call opens it again.
 
-        Raises `TimeoutError` if another call uses it for longer than `timeout_s`.
+        Raises `TimeoutError` if another call uses the dataset for longer than `timeout_s`.
         """
         with holding(self._using, WAIT_FOR_EVER if timeout_s is None else timeout_s) as is_held:
             if not is_held:

@@ -1,12 +1,12 @@
 """An index in PostgreSQL with the extension pgvector. Each user has a table, named by a digest of the user's id.
 
-With a table per user, a missing condition cannot expose another user's memories, an HNSW graph contains one user's
-vectors, and erasing a user drops the table. The table `users` contains each user's id, position and table. Vectors are
-stored as `halfvec`, which is float16 as in the records.
+With one table per user, a missing condition cannot expose another user's memories. An HNSW graph contains only one
+user's vectors, and erasing a user drops the table. The table `users` contains each user's id, position and table.
+Vectors are stored as `halfvec`, which is float16 as in the records.
 
-Filters are SQL conditions. If few passages match, they are compared exactly: with a filter that 5,000 of 100,000
-passages match, a search of the graph takes 226 ms. A graph search that finds too few passages (`hnsw.iterative_scan`
-ends after `hnsw.max_scan_tuples`) is repeated without the graph.
+Filters are SQL conditions. If few passages match the filter, they are compared exactly, because a graph search is then
+slow: 226 ms if 5,000 of 100,000 passages match. A graph search may find too few passages, because `hnsw.iterative_scan`
+ends after `hnsw.max_scan_tuples`. Such a search is repeated without the graph.
 
 d = dimensions.
 """
@@ -41,8 +41,8 @@ _EXPANSION_SEARCH = 100
 _GRAPH_TIMEOUT_S = 3_600
 _GRACE_S = 1.0  # added to the server's own time limit
 _SEARCH_GRACE_S = 0.2  # a busy server needs time to cancel; closing the connection would make other searches fail
-_CHECKED_EVERY_S = 0.02  # how often a wait for the server checks the clock
-_ENTRY_S = 0.1  # additional time for each entry of a write, because a graph may slow it down: 16 ms per vector
+_CHECKED_EVERY_S = 0.02  # interval at which a wait for the server checks the clock
+_ENTRY_S = 0.1  # additional time per entry of a write, because a graph may slow the write down: 16 ms per vector
 _COLUMNS = ("memory", *COLUMNS, "time_us", "embedding")
 _TABLE = (
     "CREATE TABLE {table} (memory bigint NOT NULL, kind text, source text, session text, run text, channel text, "
@@ -73,7 +73,7 @@ class PgvectorIndex:
         self._compacting_in_turn = threading.Lock()
         self._other: _Connection | None = None  # used by `compact`
         self._is_interrupted = False
-        self._opening = ""  # the opening in the last position that was set
+        self._opening = ""  # the opening in the position that was last set
         self._passages = 0  # an upper bound; the table's rows are counted again before a graph is built
         self._table = _identifier(of.settings, _table_of(of.user_id))
 
@@ -178,7 +178,7 @@ class PgvectorIndex:
         if other is not None:
             with suppress(psycopg.Error):
                 other.cancel_safe(timeout=_GRACE_S)
-            other.answer_s = 0.0  # ends a wait for a server that is down
+            other.answer_s = 0.0  # end the wait for a server that is down
 
     def clear(self) -> None:
         forget_user(self._settings, self._user_id)
@@ -212,7 +212,7 @@ class PgvectorIndex:
         return connection.execute(query, (name,)).fetchone() == (True,)
 
     def _are_few(self, connection: _Connection, condition: str, values: list[Any]) -> bool:
-        """Whether so few passages pass a filter that comparing all of them is faster than searching the graph."""
+        """Whether few enough passages pass a filter to make an exact search faster than a graph search."""
         most = self._settings.hnsw_from
         query = self._sql(f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {condition} LIMIT {most}) AS passing")
         return connection.execute(query, values).fetchone() != (most,)
@@ -247,7 +247,8 @@ class PgvectorIndex:
 
     @contextmanager
     def _writing(self, opening: str) -> Iterator[_Connection]:
-        """Hold the connection for one transaction that writes. A host that was replaced may still try to write."""
+        """Hold the connection for one write transaction. Raises `IndexUnusableError` if the memory was opened
+        elsewhere: a replaced host may still try to write."""
         with self._transaction() as connection:
             query = self._sql("SELECT position FROM {users} WHERE user_id = %s FOR UPDATE")
             found = connection.execute(query, (self._user_id,)).fetchone()
@@ -281,7 +282,7 @@ class PgvectorIndex:
 
 
 class _Database:
-    """This process's connection to a database: all indexes with the same settings share it, one at a time."""
+    """This process's connection to a database. All indexes with the same settings share it and take turns."""
 
     _opened: ClassVar[dict[IndexSettings, _Database]] = {}
     _opening = threading.Lock()
@@ -410,7 +411,7 @@ def _url_of(settings: IndexSettings) -> str:
 class _Connection(psycopg.Connection[Any]):
     """A connection that is closed if the server does not answer within `answer_s`.
 
-    PostgreSQL enforces `statement_timeout`, but cannot if its machine or the network is down.
+    PostgreSQL enforces `statement_timeout`, but cannot do so if its machine or the network is down.
     """
 
     answer_s = _GRACE_S
@@ -426,7 +427,7 @@ class _Connection(psycopg.Connection[Any]):
         self.execute(f"SET LOCAL statement_timeout = {left_ms}")
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        """Wait as the driver does, for a limited time. Raises `OperationalError`."""
+        """Wait in the same way as the driver, but for a limited time. Raises `OperationalError`."""
         try:
             return super().wait(self._limited(gen), *args, **options | {"interval": _CHECKED_EVERY_S})
         except _NoAnswerError:
@@ -452,7 +453,8 @@ class _NoAnswerError(psycopg.OperationalError):
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate the driver's errors. Only the first line of a message is kept, because others may contain values."""
+    """Translate the driver's errors. Only the first line of a message is kept, because the other lines may contain
+    values."""
     try:
         yield
     except (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege) as error:
@@ -492,7 +494,7 @@ def _text(vector: Embedding) -> str:
 
 
 def _binary(entries: Sequence[Entry]) -> bytes:
-    """Encode entries in the binary format of COPY, which is 10 times as fast as INSERT statements."""
+    """Encode entries in the binary format of COPY, which is 10 times as fast as INSERT."""
     parts = [b"PGCOPY\n\xff\r\n\0", pack(">ii", 0, 0)]
     for entry in entries:
         names = [None if name is None else _storable(name).encode() for name in entry.names]

@@ -1,8 +1,8 @@
 """An index in one SQLite file in the user's folder, searched exactly by the distance functions of sqlite-vec.
 
-The driver is sqlcipher3: it encrypts the file with the user's key, and the `sqlite3` of many Python builds cannot load
-extensions. Vectors are int8, each scaled by its largest component; recall computes exact cosines from the records
-anyway. `vec0` is not used (decision 0002).
+The driver is sqlcipher3: it encrypts the file with the user's key and can load extensions. In many Python builds, the
+`sqlite3` module cannot load extensions. Vectors are int8, each scaled by its largest component. This is sufficient,
+because recall computes exact cosines from the records. `vec0` is not used (decision 0002).
 
 d = dimensions.
 """

@@ -1,7 +1,7 @@
 """The client table: the settings files that each client reads, and our entries in them.
 
 Tested with Claude Code 2.1.330, Codex 0.169.0, Gemini CLI 0.61.0, VS Code 1.139.1 and the agent of Cursor (SDK 1.0.32),
-including the syntax that each rejects. The entry for Zed follows its settings types of 2026.
+including the syntax that each client rejects. The entry for Zed follows Zed's settings types of 2026.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from memory_agent.sessions.events import channel_of
 PROGRAM = "memory-agent"
 """The name of our command, and of our MCP server in every client."""
 _PERL, _LAUNCHER_WORDS = "/usr/bin/perl", 4
-_TIMEOUT_S = 3  # hooks finish much earlier; Codex allows no more at the end of a session
+_TIMEOUT_S = 3  # hooks finish much earlier; at the end of a session, Codex allows no longer timeout
 
 Text = JsonText | TomlText
 
 
 class Command(NamedTuple):
-    """How a client calls us: the program, the options of `mcp` and `hook CLIENT`, and the `project` (None: all).
+    """The command with which a client calls us: the program, the options of `mcp` and `hook CLIENT`, and the `project`
+    (None: all projects).
 
     `launcher` contains the words before the program in a hook's command.
     """
@@ -64,7 +65,7 @@ def this_program() -> str:
 def hook_launcher() -> tuple[str, ...]:
     """Return the words that run a hook by its short path (`hook.pl`), or none if this system has no Perl.
 
-    If the script is missing, the command after it answers the hook.
+    If the script is missing, the command that follows these words answers the hook.
     """
     is_usable = sys.platform == "linux" and os.access(_PERL, os.X_OK)
     return (_PERL, "-e", "do shift; exec @ARGV", str(SHORT_PATH)) if is_usable else ()
@@ -76,7 +77,8 @@ class Found(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An entry that a file should contain: member `key` of the object at `place`, or else an element of a list."""
+    """An entry that a file should contain: member `key` of the object at `place` or, without a key, an element of the
+    list there."""
 
     place: KeyPath
     key: str | None
@@ -98,7 +100,7 @@ class Server(NamedTuple):
         yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
 
     def found(self, text: Text) -> Iterator[Found]:
-        """Entries of other versions count, too."""
+        """Yield our entry, even if another version wrote it."""
         place = (self.container, PROGRAM)
         entry = text.find(place)
         if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
@@ -142,7 +144,7 @@ class Hooks(NamedTuple):
 
 
 class Approval(NamedTuple):
-    """Our server's name in the list of servers that a client starts without asking."""
+    """Our server's name in the list of servers that a client starts without asking the user."""
 
     container: str
 
@@ -174,8 +176,8 @@ def _runs(words: tuple[str, ...], *verb: str) -> bool:
 
 
 class Home(NamedTuple):
-    """A client's settings folder: the path `below`, relative to the folder that the environment `variable` names, or
-    else to `folder`.
+    """A client's settings folder: the path `below`, relative to the folder in the environment `variable` or, if that is
+    unset, to `folder`.
     """
 
     folder: str
@@ -287,7 +289,7 @@ CLIENTS: Mapping[str, Client] = {
 
 
 class Scope(NamedTuple):
-    """Which of a client's sessions to connect: all of the user's, or only those in the folder `project`."""
+    """The sessions of a client to connect: all sessions of the user, or only the sessions in the folder `project`."""
 
     client: str
     project: Path | None

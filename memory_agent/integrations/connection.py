@@ -1,7 +1,8 @@
 """Connects a client to the memory: writes our entries into its files, and removes exactly those entries.
 
-A copy of the original is stored in our state folder, because a project's folder is shared. A record there contains the
-file before and after the change, so that disconnecting restores the same bytes, unless the file has been edited since.
+A copy of the original is stored in our state folder, because a project's folder is shared. A record in the state folder
+contains the file before and after the change. With it, disconnecting restores the same bytes, unless the file has been
+edited since.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ class Connection:
 
 
 def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -> bytes | None:
-    """Return the file with our entries: unchanged if it contains all of them, otherwise with all of them rewritten."""
+    """Return the file with our entries. A file that contains all entries is unchanged; otherwise, all entries are
+    rewritten."""
     wanted = [entry for kind in file.entries for entry in kind.wanted(command)]
     text = _parsed(file, now)
     has = Counter((_container(one), one.words) for one in _ours(file, text))
@@ -160,13 +162,14 @@ def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -
 
 
 def _container(one: Found) -> KeyPath:
-    """Return the place where an entry would be added, even for a hook that shares its group with others."""
+    """Return the place where an entry would be added, even for a hook that shares its group with other hooks."""
     place = one.place[:-1]
     return place[:2] if place[:1] == ("hooks",) else place
 
 
 def _without(file: File, now: bytes | None, record: Record | None) -> bytes | None:
-    """Return the file without our entries, and without containers that are then empty; None if there is no file."""
+    """Return the file without our entries, and without containers that become empty. Return None if there is no
+    file."""
     if record is not None and now == record.after:
         return record.before
     text = _parsed(file, now)
@@ -240,7 +243,7 @@ def _require_same(change: Change) -> None:
 
 
 def _replace(change: Change, content: bytes) -> None:
-    """Clients write the file too, so it is compared with the planned change at the last moment."""
+    """Replace the file. Clients write it too, so at the last moment it is compared with the planned change."""
     target = Path(os.path.realpath(change.path))
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}.new")

@@ -1,7 +1,7 @@
 """Edits JSON text in place: every other byte is preserved, including comments and layout.
 
-The parser records positions, and accepts only what each client accepts. `json-five` rewrites the whole document in its
-own layout, `jsonc-edit` needs Node.js, and `json5-document` requires Python 3.12.
+The parser records positions. It accepts only the syntax that the client accepts. `json-five` rewrites the whole
+document in its own layout, `jsonc-edit` needs Node.js, and `json5-document` requires Python 3.12.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Syntax(NamedTuple):
 
 
 class UneditableError(ValueError):
-    """A text that its client cannot read, or that has something other than an entry where an entry is expected."""
+    """A text that its client cannot read, or that has another value in place of an expected entry."""
 
 
 class Number(NamedTuple):
@@ -67,7 +67,7 @@ class Node:
     inner: int = 0
 
     def item(self, name: str | int) -> Item | None:
-        """If a key is repeated, its last value counts."""
+        """If a key is repeated, the last item with this key is returned."""
         if isinstance(name, int):
             return self.items[name] if isinstance(self.value, list) and name < len(self.items) else None
         found = [item for item in self.items if item.key == name]
@@ -107,7 +107,7 @@ class JsonText:
         return here
 
     def added(self, path: KeyPath, key: str | None, value: Any) -> JsonText:
-        """Append a member to the object at `path` or, without a key, an element to the array there.
+        """Append a member to the object at `path`. Without a key, append an element to the array at `path`.
 
         Creates missing containers. Raises `UneditableError` if the path leads to a value of a different kind.
         """
@@ -253,7 +253,8 @@ class _Parser:
         return node
 
     def _next(self) -> None:
-        """Advance to the next token, skipping spaces and comments; set `_before` to the end of the last one skipped."""
+        """Advance to the next token, skipping spaces and comments; set `_before` to the end of the last skipped
+        comment."""
         self._at += len(self._token)
         self._before = self._at
         self._is_below_comment = False

@@ -1,7 +1,7 @@
 """The daemon as a systemd or launchd service: the definition, and its installation for one user.
 
 The unit for all users on a machine, ops/deploy/memory-agent.service, is generated from the same template. Each file
-contains a checksum of its other lines, so `remove` recognises a file that was edited, and keeps it.
+contains a checksum of its other lines, with which `remove` recognises and keeps an edited file.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _SYSTEM_COMMAND = (
 
 
 def system_unit() -> str:
-    """Return the systemd unit for a machine's one daemon, which runs as its own user."""
+    """Return the systemd unit for the single daemon of a machine, which runs under a dedicated user."""
     text = _UNIT.format(
         unit="After=network.target\n",
         command=_systemd_words(_SYSTEM_COMMAND),
@@ -103,7 +103,8 @@ Line = tuple[str, ...]
 
 
 class Steps(NamedTuple):
-    """Command lines of the service manager. `probe` fails if it is not running; `end` precedes `start` and may fail."""
+    """Command lines of the service manager. `probe` fails if the manager is not running. `end` precedes `start` and may
+    fail."""
 
     probe: Line
     end: tuple[Line, ...]
@@ -238,7 +239,7 @@ def _checksum(text: str) -> str:
 
 
 def _is_ours(text: str) -> bool:
-    """Whether a file is as we wrote it: the line with the mark has the checksum of all lines below it."""
+    """Whether a file is unedited: the line with the mark contains the checksum of all lines below that line."""
     head, mark, rest = text.partition(_MARK)
     line, _, body = rest.partition("\n")
     return bool(mark) and head.count("\n") <= 1 and line.partition(" ")[0] == _checksum(body)

@@ -1,7 +1,7 @@
 """The store of shared items: access policies, usage statistics, and changes for followers.
 
 Read `records.shared`, `records.shared_requests` and `store` first. The values and requests are in a lower package,
-because a user's memory sends them and the store is itself a memory.
+because a user's memory sends them and because the store itself is a memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Access to the store of shared items: through its host's socket, or directly to its files if there is no daemon.
 
-The first write creates the store's folder. While the host does not respond, one request waits for it and the others
-fail fast.
+The first write creates the store's folder. While the host does not respond, one request waits for it and the other
+requests fail fast.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class KnowledgeOnFiles:
         return self._opened().ask(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> PendingItems:
-        """Open the store and load its model, which takes longer than a recall waits for shared items."""
+        """Open the store and load its model; this takes longer than a recall's wait for shared items."""
         if not self._folder.exists():
             return _no_items
         with suppress(ModelError):

@@ -1,23 +1,25 @@
 """The feedback statistics ("figures") of one version of a shared item: users' contributions and released values.
 
-There are three figures: retrievals, quality (with uses and users) and rating. Each is released when at least five users
-contribute to it, and again when at least five contributions are new or have changed. Each user has one vote, the mean
-quality of the user's own runs; the author has none. All user ids of one person count as one user here (`voters`).
+There are three figures: retrievals, quality (with uses and users) and rating. A figure is released when at least five
+users contribute to it, and again when at least five contributions are new or have changed. Each user has one vote,
+which is the mean quality of the user's own runs. The author has no vote. All user ids of one person are treated as one
+user here (`voters`).
 
 Privacy. All releases together reveal at most a level of one user's mean quality, a level of the rating, and counts
 capped at 3, even to an attacker who controls all other users. The level is floor(4 q + u) / 4 for a mean of q; the
 offset u in [0, 1) is secret and constant for a user and version (memoised rounding; Ding, Kulkarni and Yekhanin 2017).
-A level is consistent with every q within 1/4 of it, so any estimate is at least .125 away from some of these q. Scores
-are rounded to .05, and counts down to multiples of five. An attacker who controls all but one of the five users still
-learns that another user exists, that this user has reported since the last release or was erased, and whether the
-user's only run succeeded. An attacker learns more than a level if q changes, or if q equals the rating. This is not
-differential privacy.
+A level is consistent with every q within 1/4 of that level, so any estimate is at least .125 away from some such value
+of q. Scores are rounded to .05, and counts are rounded down to multiples of five. An attacker who controls all but one
+of the five users still learns that another user exists, and that this user has reported since the last release or was
+erased. If the user has only one run, the attacker learns whether the run succeeded. An attacker learns more than a
+level if q changes, or if q equals the rating. This is not differential privacy.
 
-Erasing a user removes exactly this user's contribution. A figure that includes it is withdrawn until the contributions
-of five other users are new or changed, because a figure updated sooner would reveal the contribution by its difference.
+Erasing a user removes exactly this user's contribution. A figure that includes this contribution is withdrawn until the
+contributions of five other users are new or changed. If the figure were updated sooner, the difference would reveal the
+contribution.
 
 Proof (decision 0023). A version is proven if the lower bound of the mean quality of its users exceeds the prior. The
-bound comes from betting (Waudby-Smith and Ramdas 2023) against the claim that the mean is m:
+bound is derived by betting (Waudby-Smith and Ramdas 2023) against the claim that the mean is m:
 
     K(m) = 1/2 prod (x / m) + 1/2 prod (.4 + .6 x / m)        x = the level of each user, 0 to 1
 
@@ -50,7 +52,7 @@ _THOUSAND = 1_000
 _LARGEST_NUMBER = 1 << 53  # exact in JSON
 _OFFSET_BYTES = 8
 _BOOST_STEPS = 5
-_CAUTIOUS = 0.6  # at .5, more weak effects are proven; at .7, more versions that a few users find worthless
+_CAUTIOUS = 0.6  # .5 proves more weak effects; .7 proves more versions that a few users find worthless
 _HALVINGS = 50
 
 T = TypeVar("T")
@@ -105,7 +107,8 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
 
 
 def merged(sums: Sequence[Contribution]) -> Contribution:
-    """Return the sums of one voter's users: total counts and qualities, and the mean rating."""
+    """Return the combined sums of one voter's users: the totals of their counts and qualities, and their mean
+    rating."""
     ratings = [one.rating for one in sums if one.rating is not None]
     return Contribution(
         retrievals=sum(one.retrievals for one in sums),
@@ -136,7 +139,7 @@ def check_report(report: Report) -> None:
 def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> int:
     """Return floor(4 q + u) for the mean q = `total` / `count` thousandths and the user's secret offset u in [0, 1).
 
-    Rounding to the nearest level instead would move the mean of five users by up to .1.
+    If values were rounded to the nearest level instead, the mean of five users would shift by up to .1.
     """
     offset = int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
     whole = 1 << 8 * _OFFSET_BYTES
@@ -146,11 +149,12 @@ def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> i
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules for releasing figures and for boosting proven versions.
 
-    A figure requires `users` users, and each further release requires `changed` users whose votes are new or changed.
-    `count_step` and `score_step` round released values. `prior` is the mean quality of all runs: a constant, or
-    computed from releases, never from contributions. The prior counts as `prior_weight` users in the released score. A
-    version no better than the prior is proven with probability at most `doubt`. The boost of a proven version is at
-    most `largest_boost`, reached when its lower bound is `full_boost_above` above the prior.
+    A figure requires `users` users. Each further release requires `changed` users with new or changed votes.
+    `count_step` and `score_step` round released values. `prior` is the mean quality of all runs. It is a constant or is
+    computed from releases, but never from contributions. In the released score, the prior has the weight of
+    `prior_weight` users. A version no better than the prior is proven with probability at most `doubt`. The boost of a
+    proven version is at most `largest_boost`, which is reached when the version's lower bound exceeds the prior by
+    `full_boost_above`.
     """
 
     users: Annotated[int, Meta(ge=5)] = 5
@@ -336,8 +340,8 @@ class Figures:
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
         """Count an item of a checked report once. Return whether it counted.
 
-        Ignores the author's reports, and reports whose number is not above the highest one counted for the user. The
-        caller must reject reports of erased users.
+        Ignores reports by the author, and reports whose number does not exceed the highest counted number of the user.
+        The caller must reject reports of erased users.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)
@@ -445,7 +449,7 @@ def _rounded(value: float, step: float) -> float:
 
 
 def shrunk_mean(counts: Sequence[int], prior: float, weight: float) -> float:
-    """Return the mean level of `counts[i]` users at each level i, with the prior counted as `weight` users."""
+    """Return the mean level of `counts[i]` users at each level i; the prior has the weight of `weight` users."""
     return (_total(counts) + weight * prior) / (sum(counts) + weight)
 
 
@@ -455,7 +459,7 @@ def mean(counts: Sequence[int]) -> float:
 
 
 def lower_bound(counts: Sequence[int], doubt: float) -> float:
-    """Return a lower bound of the population mean, which is wrong with a probability of at most `doubt`.
+    """Return a lower bound of the population mean. The bound is wrong with a probability of at most `doubt`.
 
     `counts[i]` users are at level i of `len(counts)` equally spaced levels from 0 to 1.
     """

@@ -40,7 +40,7 @@ from memory_agent.storage.snapshot import Snapshot
 from relay import described
 
 ABOUT = "shared"  # the metadata key of an item's description
-_USERS_STEP = 5  # the number shown is rounded, to hide single users
+_USERS_STEP = 5  # the displayed number is rounded, which hides single users
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,13 +67,13 @@ class Usage(NamedTuple):
 
 
 class Offerers(msgspec.Struct, frozen=True, kw_only=True):
-    """The offers from which an item of many users was created, by pseudonym."""
+    """The offers, by pseudonym, from which an item of many users was created."""
 
     item_id: str
     offers: dict[str, str]
 
 
-_about = described(About)  # once, because each item of an answer is converted
+_about = described(About)  # built once, because each item of an answer is converted with it
 _used = msgspec.msgpack.Decoder(described(Usage))
 _offerers = msgspec.msgpack.Decoder(described(Offerers))
 

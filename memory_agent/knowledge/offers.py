@@ -1,10 +1,10 @@
 """Patterns shared by many users: offers stay hidden until enough different users offer the same words.
 
 An offer is a pattern that its user confirmed word for word. It is not a record, so no search finds it. When
-`offers_together` users offer the same words for the same readers, upkeep creates one item, with the most frequent exact
-wording and without names. Offers match if they differ only in spaces, in the case of the first letter of a line, and in
-the punctuation at its end (decision 0025). An item is removed when too few offers are left, or none has exactly its
-words.
+`offers_together` users offer the same words for the same readers, upkeep creates one item. The item has the most
+frequent exact wording and no names. Offers match if they differ only in spaces, in the case of a line's first letter,
+and in the punctuation at a line's end (decision 0025). An item is removed when too few offers are left, or when no
+offer has exactly the item's words.
 
 One blob per user stores the user's offers, and one blob per item stores its offerers.
 """
@@ -65,7 +65,7 @@ class _Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(NamedTuple):
-    """A new item with words that enough users offer, and the offer of each of these users."""
+    """A new item whose words enough users offer, and the offer of each of these users."""
 
     record: MemoryRecord
     offerers: dict[str, str]
@@ -124,7 +124,7 @@ def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) 
 
 
 def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
-    """Return the ids of the items that have too few offers after a removal, or no offer with exactly their words.
+    """Return the ids of the items that, after a removal, have too few offers or no offer with exactly the item's words.
     `is_gone` takes an offer id or an author.
     """
     unsupported = []
@@ -163,7 +163,8 @@ def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[
 def proposals(
     snapshot: Snapshot, least: int, now: datetime, voter_of: Callable[[bytes], Voter | None]
 ) -> list[Proposal]:
-    """Return items for words that at least `least` voters offer for the same readers and that no item has yet."""
+    """Return items for words that at least `least` voters offer for the same readers, if no item has these words
+    yet."""
     groups = _groups(snapshot)
     for record, _ in _items_of_many(snapshot):
         groups.pop(_match_key_of_item(record), None)
@@ -182,7 +183,8 @@ def write_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Emb
 
 
 def add_offerers(batch: Batch) -> None:
-    """Add later offerers to the items with the same words, and remove their reports from the figures of these items."""
+    """Add later offerers to the items with the same words, and remove the offerers' reports from these items'
+    figures."""
     groups = _groups(batch)
     for record, offerers in list(_items_of_many(batch)):
         group = groups.get(_match_key_of_item(record), {})
@@ -237,7 +239,8 @@ def _voters(group: Iterable[str], voter_of: Callable[[bytes], Voter | None]) -> 
 
 
 def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
-    """Return an item with the most frequent wording of the offers, the tags common to all, and a random pseudonym."""
+    """Return an item with the most frequent wording of the offers, the tags that all offers share, and a random
+    pseudonym."""
     contents = [offer.content for offer in group.values()]
     counts = Counter((one.title, one.summary, one.body or "") for one in contents)
     title, summary, body = min(counts, key=lambda words: (-counts[words], words))

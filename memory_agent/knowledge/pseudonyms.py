@@ -19,7 +19,7 @@ from memory_agent.storage.snapshot import Snapshot
 
 SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
 FILE, FIGURES, PARTS = "shared:file:", "shared:standing:", "shared:part:"
-RECORDED = "shared:recorded:"  # a user's contribution to an item, if it counts later or together with those of others
+RECORDED = "shared:recorded:"  # a user's contribution that counts later, or together with those of other users
 VOTERS = "shared:voters"
 NAME, USED = "shared:called:", "shared:used:"
 OFFERS = "shared:offers:"  # the offers of one user
@@ -87,8 +87,8 @@ class Authors:
             return self.pseudonyms_in(batch, user_id)
 
     def pseudonyms_in(self, snapshot: Snapshot, user_id: str) -> list[str]:
-        """Like `pseudonyms`, but in a snapshot. While the store has no secret, the names differ from those stored
-        later.
+        """Like `pseudonyms`, but in a snapshot. As long as the store has no secret, the names differ from the names
+        that are stored later.
         """
         names: list[str] = []
         user, key = user_id.encode(errors="surrogatepass"), secret_in(snapshot)

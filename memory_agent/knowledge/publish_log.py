@@ -55,7 +55,7 @@ _entries = msgspec.msgpack.Decoder(described(_Added | _Removed))
 def add_published(
     batch: Batch, record: MemoryRecord, attachment: bytes | None = None, former: MemoryRecord | None = None
 ) -> None:
-    """Store the attachment, the empty figures and the log entry of a new version, and update the author's usage.
+    """Store a new version's attachment, empty figures and log entry, and update the author's usage.
 
     If the policy changes, also log that the previous version was removed for its readers.
     """

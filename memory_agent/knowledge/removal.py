@@ -1,7 +1,7 @@
 """Permanently removes items, offers and erased users' data from a store of shared items.
 
-Each removal is first written to the history of erasures. The next open completes an interrupted removal, and restoring
-a backup applies the history.
+Each removal is first written to the history of erasures. The next open completes an interrupted removal. When a backup
+is restored, the history is applied to it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Removal:
     """Removes data from one store. Durable on return."""
 
     def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, offers_together: int) -> None:
-        """`user_id` is the id of the store, `offers_together` the minimum number of offerers of an item."""
+        """`user_id` is the id of the store. `offers_together` is the minimum number of offerers of an item."""
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
@@ -114,9 +114,10 @@ class Removal:
         return len(removed)
 
     def note(self, ids: Sequence[str], authors: Sequence[str] = (), offerers: Collection[str] = ()) -> None:
-        """Write the removal of items, offers and authors to the history, before `carry_out` removes them.
+        """Record the removal of items, offers and authors in the history, before `carry_out` removes them.
 
-        `offerers` are the users whose offers are removed, in one transaction with the items that depend on them.
+        `offerers` are the users whose offers are removed, in the same transaction as the items that depend on these
+        offers.
         """
         folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
         with self._lock:
@@ -143,7 +144,7 @@ class Removal:
         return self._lock
 
     def carry_out(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
-        """Remove items and all data of erased authors, after `note`, in transactions of bounded size."""
+        """Remove items and all data of erased authors, in transactions of bounded size. Call it after `note`."""
         try:
             self._remove_all(item_ids, authors)
         except BaseException:

@@ -124,7 +124,8 @@ class Knowledge(Memory):
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float = 10.0) -> Any:
         """Answer a request; `timeout_s` bounds a search. Raises `InvalidInputError` and `StoreError`.
 
-        Raises `DeadlineExceededError` for a write after its deadline: the caller's data may have been erased since.
+        Raises `DeadlineExceededError` for a write after its deadline, because the caller's data may have been erased
+        since then.
         """
         with self._call():
             if not isinstance(ask, _WRITES):
@@ -142,7 +143,7 @@ class Knowledge(Memory):
     def expire(self, now: datetime | None = None) -> int:
         """Read the voters, release due figures, create items from matching offers, and purge removed bytes. Returns 0.
 
-        Doing this after each report or offer would reveal which user sent it.
+        If this were done after each report or offer, it would reveal the sender.
         """
         with self._call():
             with self._voters.changing:
@@ -160,7 +161,7 @@ class Knowledge(Memory):
         if marked is not None:
             self._archive.purge()
             with self._archive.batch() as batch:
-                if batch.blob(pseudonyms.PURGE) == marked:  # false if more was removed during the purge
+                if batch.blob(pseudonyms.PURGE) == marked:  # false if other items were removed during the purge
                     batch.set_blob(pseudonyms.PURGE, None)
 
     def _answer(self, caller: Caller, ask: requests.AnySharedRequest, timeout_s: float) -> Any:
@@ -277,7 +278,7 @@ class Knowledge(Memory):
             offers = {} if record is None else offerers_of(snapshot, item_id)
         versions = [one for one in (offered, None if record is None else about_of(record).version) if one is not None]
         if versions:
-            ids = [item_id, *offers.values()]  # with its offers, or upkeep would recreate the item
+            ids = [item_id, *offers.values()]  # includes its offers, because upkeep would otherwise recreate the item
             self.removal.note(ids, offerers={own, *offers})
             self.removal.carry_out([item_id])
         return UnpublishReceipt(item_id=item_id, found=bool(versions), at=now, versions=tuple(dict.fromkeys(versions)))
@@ -299,8 +300,8 @@ class Knowledge(Memory):
             return figures.standings[version].metrics()
 
     def _count(self, caller: Caller, report: requests.Report) -> int:
-        """Count a report; return the number of its items that counted. The recalls that showed the items have already
-        checked that the user may see them.
+        """Count a report; return the number of items that were counted. The recalls that showed these items have
+        already checked that the user may see them.
         """
         check_report(report)
         own = self._authors.pseudonym(caller.user_id)
@@ -330,7 +331,7 @@ class Knowledge(Memory):
 
     def _adopt(self, voters: dict[bytes, Voter]) -> None:
         """Assign all contributions to the present voters. After a failure, the next upkeep repeats it."""
-        with self._writing.exclusive():  # no report for the former voters is in progress
+        with self._writing.exclusive():  # ensures that no report for the former voters is in progress
             changed = self._voters.adopt(voters)
         with self._archive.store.snapshot() as snapshot:
             users = changed | (stored_figures.users_in(snapshot) if ANYBODY in changed else set())
@@ -376,10 +377,10 @@ class Knowledge(Memory):
         return SharedFile(attachment=file, data=data)
 
     def _forget_user(self, caller: Caller, *, dry_run: bool) -> requests.SharedPart:
-        part = self._part_of(caller)  # before the lock, since it reads all figures
+        part = self._part_of(caller)  # before taking the lock, because this reads all figures
         if dry_run:
             return part
-        with self._writing.exclusive():  # no write under these pseudonyms is in progress, and none follows
+        with self._writing.exclusive():  # no write under these pseudonyms is in progress or will follow
             authors = self._authors.pseudonyms(caller.user_id)
             rows = [row for author in authors for row in self._rows_of(author)]
             with self._archive.store.snapshot() as snapshot:
@@ -406,7 +407,7 @@ class Knowledge(Memory):
         admitted = caller.rights.policies
         with self._archive.store.snapshot() as snapshot:
             found = [self._found(snapshot, memory) for memory in result.memories]
-        items = [one for one in found if one.item.access_policy in admitted]  # its next version may have another policy
+        items = [one for one in found if one.item.access_policy in admitted]  # a new version may have another policy
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> Query:
@@ -479,7 +480,7 @@ class Knowledge(Memory):
 
 
 def _items_of(snapshot: Snapshot, users: set[bytes]) -> dict[str, list[bytes]]:
-    """Return the items that any of the users published, offered or contributed to, with the contributors."""
+    """Return the items that any of the users published, offered or contributed to, with each item's contributors."""
     places, found = stored_figures.places_with(snapshot, users), {}
     for _, record in snapshot.scan():
         contributors = places.get(place_in(snapshot, record.id), [])

@@ -1,8 +1,8 @@
 """Stores figures: one blob per item, and one for each user of an item.
 
-The contributions of a user who votes alone are the user's `Part`. The contributions of other users are `Recorded`, and
-upkeep merges them into the part of their `Voter`. The place of an item is the digest in the names of its blobs. The
-first open splits the blobs of earlier versions, each of which contains all figures of an item.
+The contributions of a user who votes alone are stored as the user's `Part`. The contributions of other users are stored
+as `Recorded`, and upkeep merges them into the `Part` of their `Voter`. An item's place is the digest in the names of
+the item's blobs. The first open splits the blobs of earlier versions, each of which contains all figures of an item.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _user_parts = msgspec.msgpack.Decoder(described(tuple[bytes, dict[str, Part]]))
 
 
 class Voter(NamedTuple):
-    """Who votes for a user: the user, or one voter for all users of a person or organisation. `counts`: whether the
-    voter's oldest key is old enough.
+    """The voter for a user: either the user, or one voter for all users of a person or organisation. `counts`: whether
+    the voter's oldest key is old enough.
     """
 
     name: bytes
@@ -127,9 +127,9 @@ def drop_figures(batch: Batch, place: str) -> None:
 
 
 def places_with(snapshot: Snapshot, users: Collection[bytes]) -> dict[str, list[bytes]]:
-    """Return the place of each item to which any of the users contributes, with those users.
+    """Return the place of each item to which any of the users contributes, with the contributing users.
 
-    For privacy, there must be no index of a user's items, so this looks up every item.
+    For privacy, there is no index of a user's items, so this function looks up every item.
     """
     found: defaultdict[str, list[bytes]] = defaultdict(list)
     if len(users) > _MANY:
@@ -175,7 +175,7 @@ def erase_vote(batch: Batch, place: str, voter: bytes) -> None:
 
 
 def parts_in(snapshot: Snapshot) -> Iterator[tuple[str, str, bytes]]:
-    """Yield the blob name, the place of the item and the user or voter of each contribution."""
+    """For each contribution, yield the blob name, the item's place, and the user or voter."""
     for name in snapshot.blobs(PARTS):
         user, _ = _user_parts.decode(snapshot.blob(name) or b"")
         yield name, name.removeprefix(PARTS)[:PLACE_CHARS], user
@@ -209,7 +209,7 @@ class ItemFigures:
         self.standings = standings_at(batch, self._place)
 
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
-        """Count an item of a checked report once, as `Figures.report` does; False for an unknown version."""
+        """Count an item of a checked report once, as `Figures.report` does. Return False for an unknown version."""
         if item.version not in self.standings:
             return False
         if (known := self._recorded(user)) is None:
@@ -223,7 +223,7 @@ class ItemFigures:
         return self._record(known, version, lambda sums: sums.with_rating(rating))
 
     def assign(self, users: Collection[bytes]) -> None:
-        """Assign the contributions of `users` to their present voters, and withdraw the figures that count a former
+        """Assign the contributions of `users` to their current voters, and withdraw the figures that include a former
         voter.
         """
         for user in users:
@@ -273,8 +273,8 @@ class ItemFigures:
         return Figures(self.standings[version], StoredParts(self._batch, self._place, version))
 
     def _recorded(self, user: bytes) -> Recorded | None:
-        """Return the record of a user; None if the user votes alone. Converts the vote of a user who used to vote
-        alone.
+        """Return the record of a user, or None if the user votes alone. Converts the vote of a user who voted alone
+        before.
         """
         known = _recorded_by(self._batch, self._place, user)
         if known is None and (voter := self._voter_of(user)) is not None:

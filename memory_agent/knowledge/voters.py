@@ -1,7 +1,7 @@
 """Determines, from the data folder's keys, whose votes count in the figures of shared items.
 
-A person may have keys for several users, and has one vote. A vote counts when the voter's oldest key is old enough.
-Votes of users without a key of their own count at once. The store holds the voters by pseudonym.
+A person may have keys for several users, but has only one vote. A vote counts once the voter's oldest key is old
+enough. The vote of a user without a key counts immediately. The store holds the voters by pseudonym.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _voters = msgspec.msgpack.Decoder(described(dict[bytes, Voter]))
 
 
 class Group(NamedTuple):
-    """The users who vote together; `name` is empty for a user who votes alone. `since`: the creation time of their
-    oldest key.
+    """The users who vote together; `name` is empty for a user who votes alone. `since`: the creation time of the
+    group's oldest key.
     """
 
     name: str
@@ -42,7 +42,7 @@ def groups_of(keys: Iterable[StoredKey], settings: SharedSettings) -> dict[str, 
     """Return the group of each user with a key. The entry "" is the group of all other users.
 
     Revoked keys count. If votes are counted by organisation, a user's group is the user's first organisation in
-    alphabetical order; all users without an organisation are one group.
+    alphabetical order. All users without an organisation form one group.
 
     >>> made = datetime.fromisoformat("2026-01-05T00:00:00Z")
     >>> keys = [StoredKey(id=user, created=made, scopes=(), user_id=user, person="ann") for user in ("a", "b")]
@@ -67,14 +67,14 @@ def groups_of(keys: Iterable[StoredKey], settings: SharedSettings) -> dict[str, 
 
 
 class _ReadAs(NamedTuple):
-    """The version of the key file from which voters were read, and the time at which the next voter's vote counts."""
+    """The version of the key file from which voters were read, and the time at which the next vote begins to count."""
 
     version: tuple[int, ...]
     until: datetime | None
 
 
 class Voters:
-    """The voters of a store's users, omitting users who vote alone and whose vote counts. Reads are thread-safe."""
+    """The voters of a store's users, except users who vote alone and whose vote counts. Reads are thread-safe."""
 
     def __init__(self, archive: Archive, authors: Authors, settings: SharedSettings) -> None:
         self._archive = archive
@@ -83,7 +83,7 @@ class Voters:
         blob = archive.store.blob(VOTERS)
         self._stored = self._by_user = _voters.decode(blob) if blob else {}
         self.changing = threading.Lock()
-        """Held from `read` to `store`, so that no erased user is stored again."""
+        """Held from `read` to `store`, which prevents an erased user from being stored again."""
         self._stored_as: _ReadAs | None = None
         self._read_as = _ReadAs((), None)
 
@@ -92,8 +92,8 @@ class Voters:
         return self._by_user.get(user) or self._by_user.get(ANYBODY)
 
     def read(self, now: datetime) -> dict[bytes, Voter] | None:
-        """Return the voters according to the present keys, for `adopt`; None if nothing has changed, or if the key file
-        is unreadable.
+        """Return the voters, for `adopt`, according to the current keys. Return None if nothing has changed or the key
+        file is unreadable.
         """
         data_dir = data_dir_of(self._archive.store.folder)
         version = () if data_dir is None else keys_version(data_dir)
@@ -118,7 +118,7 @@ class Voters:
         return found
 
     def adopt(self, found: dict[bytes, Voter]) -> set[bytes]:
-        """Use the voters that `read` returned; return the users whose voter differs from the stored one."""
+        """Use the voters that `read` returned; return the users whose voter differs from the stored voter."""
         self._by_user = found
         return {user for user in self._stored.keys() | found.keys() if self._stored.get(user) != found.get(user)}
 
@@ -127,7 +127,7 @@ class Voters:
         self._stored_as = self._read_as
 
     def forget(self, users: Collection[bytes]) -> None:
-        """Remove erased users. The next `read` returns the voters by their new pseudonyms."""
+        """Remove erased users. The next `read` returns the voters under the users' new pseudonyms."""
         with self.changing:
             self._stored_as = None
             self._by_user = {user: voter for user, voter in self._by_user.items() if user not in users}

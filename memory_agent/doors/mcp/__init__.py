@@ -1,5 +1,5 @@
 """The Model Context Protocol (MCP), with which coding agents call tools over HTTP (`/mcp`) or standard input.
 
-Read `door` first. `stdio` is the process that a coding agent starts; it imports only `messages` and `introduction`. To
-keep its imports few, import the modules directly.
+Read `door` first. `stdio` is the process that a coding agent starts; it imports only `messages` and `introduction`.
+Import the modules directly, so that `stdio` loads nothing else.
 """

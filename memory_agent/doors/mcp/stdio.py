@@ -77,7 +77,7 @@ class LocalDoor:
             call = self._layout.call()
             if not self._layout.daemon_runs():
                 self.start()
-            elif call is not None and self._layout.served_for_s > _START_S:  # not a daemon that is stopping
+            elif call is not None and self._layout.served_for_s > _START_S:  # the daemon is not about to stop
                 raise UnavailableError(_CLOSED)
             if time.monotonic() + _POLL_S >= until_s:
                 raise UnavailableError(
