@@ -3,7 +3,7 @@
 LoCoMo has short turns, BEAM has longer messages with short evidence, and the runs of a software-engineering agent (SWE)
 have long reports and outputs. Parts are switched on and off by settings, so every line runs the shipped code, called
 through `Memory` on the same stores. The exception is late interaction, which is switched off by an embedder without
-word vectors: a query word then matches only memories that contain it. Differences from the shipped recall are
+word vectors: a query word then matches only memories that contain the word. Differences from the shipped recall are
 bootstrapped over groups (conversations, chats, issues), because the questions of one group are not independent.
 
     python -m ops.bench.ablation --data FOLDER      ten minutes; writes ops/bench/ablation.md
@@ -59,7 +59,7 @@ _METRICS = ("recall@1", "recall@5", "recall@10", "session_recall@10")
 
 @dataclass(frozen=True)
 class Set:
-    """A data set: its display name, its path in the folder, and what its groups are called."""
+    """A data set: its display name, its path in the folder, and the name of its groups."""
 
     name: str
     place: str
@@ -200,7 +200,7 @@ def _run(prepared: Prepared, line: Line, done: Callable[[], None]) -> Run:
 
 
 def _differences(runs: dict[str, Run]) -> dict[str, Comparison]:
-    """Compare each run with the shipped one, by run name."""
+    """Compare each run with the shipped run; return the comparisons by run name."""
     with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
         results = {
             name: _written(run, Path(folder) / f"{place}.jsonl") for place, (name, run) in enumerate(runs.items())
@@ -245,16 +245,16 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; values in %.",
         "",
         "- All lines run the shipped code, with different settings. The first two use only vectors or only words. In",
-        "  `cosine and words`, a query word matches only memories that contain it. Each following line adds a part.",
-        "  All of these lines take the speaker into account.",
+        "  `cosine and words`, a query word matches only memories that contain the word. Each following line adds a",
+        "  part. All of these lines take the speaker into account.",
         "- Differences are relative to the shipped recall, with the 95 % interval of a paired bootstrap over groups. A",
         "  data set supports a part if the interval of the line without it is entirely below 0.",
-        f"- `+ {_PARTS[-2].name}` equals the shipped recall without {_PARTS[-1].name}.",
-        "- `cosine and words` and `shipped without late interaction` equal the results of an embedder without word",
+        f"- `+ {_PARTS[-2].name}` is the shipped recall without {_PARTS[-1].name}.",
+        "- `cosine and words` and `shipped without late interaction` show the results of an embedder without word",
         "  vectors.",
         "- LoCoMo's `sessions@10` includes all questions; those without evidence count as found.",
         f"- Shipped settings: {', '.join(f'{name} {value}' for name, value in _shipped().items())}.",
-        "- The constants were tuned on these questions; the intervals account for sampling, but not for this choice.",
+        "- The constants were tuned on these questions; the intervals account for sampling, but not for this tuning.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]

@@ -1,8 +1,8 @@
 """Measures one user's archive in a local folder: snapshots, increments, restorations, and the cost of archiving to
 ingest.
 
-Two copies of a filled store ingest the same batches alternately; the changes of one are recorded and archived between
-batches.
+Two copies of a filled store ingest the same batches alternately; changes to one of the copies are recorded, and
+archived between batches.
 
 To run only this benchmark: `python -m ops.bench --only archiving [--quick]`.
 """
@@ -84,7 +84,7 @@ def _measure_in(folder: Path, filled: Path) -> dict[str, Any]:
 
 
 def _batch(store: Store, number: int) -> list[tuple[MemoryRecord, Embedding]]:
-    """Return new memories with the texts and vectors of stored ones."""
+    """Return new memories with the texts and vectors of stored memories."""
     rows = [1 + (number * _BATCH + place) % (store.counts().memories - 1) for place in range(_BATCH)]
     found = zip(store.records(rows), store.vectors(rows), strict=True)
     return [

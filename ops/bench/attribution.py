@@ -1,7 +1,7 @@
-"""Measures how well a run's own words show which memories it used: precision, and the share of used memories named.
+"""Measures how well a run's own words reveal the memories that it used, as precision and as the share of them named.
 
 For LoCoMo, the answer to a question is taken as a run's output. The shown memories are the first ten of the shipped
-recall, and the used ones are the evidence turns. Real outputs are longer, so the answer is also tested between two
+recall, and the used memories are the evidence turns. Real outputs are longer, so the answer is also tested between two
 phrases of a report, and among the answers to 4 or 19 other questions about the conversation. The evidence for those
 questions then also counts as used. The threshold was tuned on conversations 0 to 2.
 

@@ -1,8 +1,9 @@
 """Measures false attributions on 100 real runs of an airline agent. No run was shown a memory.
 
 A run's messages are taken as its output. Records from earlier runs, both of the same task and of other customers'
-tasks, are treated as if they had been shown to it. Naming a record of a different task is always wrong. Records named
-within the same task show the limit of word overlap: using a memory looks the same as finding the same facts again.
+tasks, are treated as if they had been shown to the run. Naming a record of a different task is always wrong. Records
+named within the same task show the limit of word overlap: using a memory looks the same as finding the same facts
+again.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _share(named: Sequence[bool]) -> str:
 def _named(
     runs: Sequence[dict[str, Any]], output_of: Callable[[Any], str], record_of: Callable[[Any], str]
 ) -> tuple[list[bool], list[bool]]:
-    """Return whether each shown record is named: first for records of the run's own task, then for those of other
+    """Return whether each shown record is named: first for records of the run's own task, then for records of other
     customers' tasks.
     """
     chance, store = random.Random(0), CountedTexts(record_of(run) for run in runs)

@@ -22,7 +22,7 @@ _GIGABYTE = 1e9
 
 @dataclass(frozen=True)
 class Constant:
-    """A measured figure, what it is, and where it was measured."""
+    """A measured figure, with its description and the source of the measurement."""
 
     value: float
     what: str
@@ -49,7 +49,7 @@ CONSTANTS = {
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The users' load, and the size and price of a machine. No default is a measurement, and no price is an offer."""
+    """The users' load, and the size and price of a machine. The defaults are assumptions, and no price is an offer."""
 
     awake: float = 0.02  # share of the users who are awake at the busiest time
     memories: int = 2_000  # memories of a user
@@ -71,7 +71,7 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """The resources that a number of users needs."""
+    """The resources needed by a number of users."""
 
     users: int
     awake: int
@@ -88,7 +88,7 @@ class Plan:
 
 
 def plan(users: int, own: Assumptions) -> Plan:
-    """Return the resources that `users` users need.
+    """Return the resources needed by `users` users.
 
     A cell is a daemon with its journal, and the machines that joined it. Users are spread evenly over cells.
 
@@ -115,7 +115,7 @@ def plan(users: int, own: Assumptions) -> Plan:
     awake_gb = awake * (value["awake_mb"] * 1e6 + own.memories * value["memory_kb"] * 1e3) / _GIGABYTE / cells
     machine_gb = own.machine_gb - (value["machine_mb"] + own.cores * value["host_mb"]) / 1000
     by_cores, by_memory = cores / own.cores, (awake_gb + value["daemon_mb"] / 1000) / machine_gb
-    machines = max(1, math.ceil(max(by_cores, by_memory)))  # in a cell; the daemon runs on the first
+    machines = max(1, math.ceil(max(by_cores, by_memory)))  # in a cell; the daemon runs on the first machine
     hosts_mb = machines * own.cores * value["host_mb"]
 
     stores_gb = users * own.memories * value["disk_kb"] * 1e3 / _GIGABYTE

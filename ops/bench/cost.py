@@ -30,8 +30,8 @@ from ops.bench.texts import queries
 from ops.bench.timing import timed_s
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""Maximum time of a recall, in query embeddings, by number of memories. At 10,000 memories, matching words accounts for
-.5 of the limit.
+"""Maximum time of a recall, in units of one query embedding, by number of memories. At 10,000 memories, matching words
+accounts for .5 of the limit.
 """
 TARGET_CALLS = 3_000
 

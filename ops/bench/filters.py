@@ -1,4 +1,5 @@
-"""Measures filtered recalls relative to unfiltered ones, with filters that match between 1 % and all of the memories.
+"""Measures filtered recalls relative to unfiltered recalls, with filters that match between 1 % and all of the
+memories.
 
 Memories are filtered by time, tag or quality. Times are the calling thread's processor time, with precomputed vectors.
 Variants alternate. Recall@10 is checked in `vector` mode against brute force over float32 vectors.

@@ -2,7 +2,7 @@
 
 Batches contain 64 events, as in a daemon. Embedding 110,000 texts would take minutes and is measured elsewhere, so the
 model embeds only 2,000 passages. Each vector is a mixture of two passages' vectors; the word vectors are those of one
-of them. Queries are embedded by the model, or mixed in the same way.
+of the passages. Queries are embedded by the model, or mixed in the same way.
 
 Shapes: n texts, d dimensions of an embedding.
 """
@@ -32,7 +32,7 @@ from ops.bench.texts import event_of, passages
 SIZES = (10_000, 100_000)
 QUICK_SIZES = (1_000, 10_000)
 WINDOW = 0.1
-"""Measurements at size n are from the batches between 0.9 n and 1.1 n memories."""
+"""Measurements at size n are taken from the batches between 0.9 n and 1.1 n memories."""
 SHARES = (0.01, 0.1, 0.6)
 """For each share S in this tuple, a share S of the memories has the tag `share S`."""
 
@@ -168,9 +168,7 @@ def grown_events(begin: int, end: int) -> Iterator[dict[str, Any]]:
 
 
 def text_of(event: dict[str, Any]) -> str:
-    """Return the text that is embedded for the event's memory, composed in the same way as by
-    `embedded.embedded_text`.
-    """
+    """Return the text that is embedded for the event's memory, composed as in `embedded.embedded_text`."""
     payload = event["payload"]
     return "\n".join(filter(None, (payload["summary"], ", ".join(payload["tags"]))))
 

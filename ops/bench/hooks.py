@@ -5,7 +5,7 @@ settings of clients, and with the default deadline of 300 ms. A prompt counts as
 before it exits. Variants alternate with a pause, in which the daemon ingests the prompt, and no prompt is repeated.
 `command` is the hook without the short path, and `bare` is an interpreter that only reads its input. Each variant is
 installed in its own environment, as pip would install it, so that the import hooks of the development environment do
-not count.
+not affect the results.
 
 If permitted, this process has real-time priority, so that the measured times do not include its own wait for a core.
 

@@ -1,8 +1,8 @@
 """Measures the cost of the processes between a caller and a memory, and how recall and ingest scale with the number of
 hosts.
 
-Compares an empty call through a Ray actor with one through the host's socket, and a recall through RPC with an
-in-process recall (in units of one query embedding). Compares a daemon with one host and a daemon with two under load
+Compares an empty call through a Ray actor with an empty call through the host's socket. Compares a recall through RPC
+with an in-process recall, in units of one query embedding. Compares daemons with one host and with two hosts under load
 from several users' clients. Reports the processor time of a recall in each process. Variants alternate, and no question
 is repeated.
 
@@ -197,7 +197,7 @@ async def _load(data_dir: Path, count: int, seed: int) -> tuple[Block, float]:
 
 
 def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
-    """Publish all users' events at once to each daemon in turn, and measure the time until all are recallable."""
+    """Publish all users' events at once to each daemon in turn; time how long it takes until all are recallable."""
     rates: dict[int, Block] = {hosts: [] for hosts in folders}
     spent: dict[int, list[dict[str, float]]] = {hosts: [] for hosts in folders}
     with tempfile.TemporaryDirectory() as scratch:
@@ -234,12 +234,12 @@ def _ingest_figures(rates: Block, spent: list[dict[str, float]]) -> dict[str, An
 
 
 def _in_turn(folders: dict[int, Path], turn: int) -> list[tuple[int, Path]]:
-    """Return the daemons, reversed every other turn, since upkeep of one may overlap the next measurement."""
+    """Return the daemons, reversed every other turn, since one daemon's upkeep may overlap the next measurement."""
     return list(folders.items())[:: -1 if turn % 2 else 1]
 
 
 def _growth(rates: dict[int, Block]) -> dict[str, float]:
-    """Return the ratio of the rate with the most hosts to that with the fewest, as a spread over the turns."""
+    """Return the ratio of the rate with the most hosts to the rate with the fewest, as a spread over the turns."""
     return spread(ratios(rates[_HOSTS[-1]], rates[_HOSTS[0]]))
 
 

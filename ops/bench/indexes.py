@@ -53,12 +53,12 @@ _STORE = StoreSettings()
 _NOW = datetime(2026, 2, 16, tzinfo=UTC)
 _MEGABYTE = 1e6
 _WHEN = {
-    "builtin": "the default, and the fastest up to about 250,000 memories per user: exact, encrypted, "
-    "nothing to install.",
-    "sqlite-vec": "choose it for many small users and limited memory: no server, one encrypted file for each user. "
-    "A search reads the whole file, so it is slow from about 50,000 memories on.",
-    "pgvector": "choose it if you already operate a PostgreSQL with backups, or need SQL access to the "
-    "vectors. A graph index (used here for 100,000 memories) adds some milliseconds to storing a memory.",
+    "builtin": "the default, and the fastest up to about 250,000 memories per user. It is exact and encrypted, "
+    "and nothing has to be installed.",
+    "sqlite-vec": "choose it for many small users and limited memory. It uses no server, and one encrypted file for "
+    "each user. A search reads the whole file, so it is slow from about 50,000 memories on.",
+    "pgvector": "choose it if you already operate a PostgreSQL server with backups, or need SQL access to the "
+    "vectors. A graph index (used here for 100,000 memories) adds a few milliseconds when a memory is stored.",
     "lancedb": "choose it if other programs need the vectors in Lance's format, without a server. It adds 350 MB of "
     "packages and 100 to 250 MB of memory to each process, more than the built-in index of 100,000 memories.",
 }
@@ -243,8 +243,8 @@ def page(figures: Figures, now: datetime) -> str:
         "cores). Synthetic vectors of 384 dimensions in clusters of 50. A search gets 46 candidates from the index and",
         "their exact cosines from the records; *filtered* selects one of 20 sessions. *Fill* is `memory-agent migrate`",
         "with its verification. *Batch* stores 64 memories. Disk is the user's whole folder (records, columns, index),",
-        "and for pgvector the server's growth. Memory is that of the process without mapped files, plus the server's.",
-        f"Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. If the "
+        "and for pgvector the server's growth. Memory is that of the process without mapped files, plus that of the",
+        f"server. Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. If the "
         "load is above 1, other programs slowed the measurement down, and only large differences are meaningful.",
         "",
         f"| memories | index | {' | '.join(_COLUMNS.values())} |",

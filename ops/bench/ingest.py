@@ -2,8 +2,8 @@
 
 Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`). The events are one user's
 findings, 34 tokens long on average. Embedding dominates the time, so this process also embeds the same texts, through
-the same lanes. The two alternate, so other load affects both. The processor times give an upper bound on the ratio:
-with all cores busy, it is the embedder's share of the total processor time.
+the same lanes. The two measurements alternate, so other load affects both. The processor times give an upper bound on
+the ratio: with all cores busy, it is the embedder's share of the total processor time.
 
 To run only this benchmark: `python -m ops.bench --only ingest [--json]`.
 """
@@ -86,7 +86,7 @@ def _processor_s(data_dir: Path) -> dict[str, float]:
 
 
 def _publish(texts: list[str], series: str, data_dir: Path, file: Path) -> float:
-    """Publish one event per text; return the seconds until all are recallable."""
+    """Publish one event per text; return the seconds until all events are recallable."""
     summary = publish_events(events(texts, _USER, series), file, data_dir, _TIMEOUT_S)
     assert summary.acknowledged == len(texts), summary
     assert summary.recallable_s is not None

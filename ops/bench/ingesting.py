@@ -1,9 +1,9 @@
 """Measures recalls in process while memories are ingested at a steady rate, relative to the same recalls without
 ingest.
 
-One thread ingests 250 memories per second in batches of 25, as a host does for one user; another recalls, with pauses.
-The vectors are precomputed, so the embedder (see `load`) is not measured. A second pass with the model shows the
-embedder's share. Idle and loaded blocks alternate.
+One thread ingests 250 memories per second in batches of 25, as a host does for one user; another thread recalls, with
+pauses. The vectors are precomputed, so the embedder (see `load`) is not measured. A second pass with the model shows
+the embedder's share. Idle and loaded blocks alternate.
 
 To run only this benchmark: `python -m ops.bench --only ingesting [--quick]`.
 """

@@ -98,8 +98,8 @@ def page(figures: dict[str, Any]) -> str:
         "",
         f"Measured on {time.strftime('%Y-%m-%d')} by `python -m ops.bench.install` ({machine['processor']}, "
         f"{machine['cores']} cores; load per core {load:.1f}):",
-        f"medians of {_TURNS} installations without a cache, with the smallest and largest. The time to the first",
-        "answer includes downloading the model and storing a first memory.",
+        f"medians of {_TURNS} installations without a cache, with the smallest and largest value. The time to the",
+        "first answer includes downloading the model and storing a first memory.",
         f"Targets for one process: {TARGET_MB} MB and {TARGET_S:.0f} s.",
         "",
         "| Python, form | install s | first answer s | total s | packages MB | model MB | total MB |",
@@ -114,7 +114,8 @@ def page(figures: dict[str, Any]) -> str:
     rest = found["packages_mb"] - sum(size for size, _ in large)
     lines += [
         "",
-        f"Packages of {name}, from {_LARGE_MB:.0f} MB: " + ", ".join(f"{part} {size:.0f}" for size, part in large),
+        f"Packages of {_LARGE_MB:.0f} MB or more for {name}: "
+        + ", ".join(f"{part} {size:.0f}" for size, part in large),
     ]
     lines[-1] += f"; {len(found['sizes_mb']) - len(large)} others together {rest:.0f}."
     return "\n".join(lines) + "\n"

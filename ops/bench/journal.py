@@ -3,7 +3,7 @@
 `python -m ops.bench --only journal [--json]` runs only this benchmark. Events are 1 KB long. Each event's
 latency is measured from `publish` until the ack arrives, including the time spent waiting for the window. Relay and
 publisher are separate processes, as in production. `commit` uses the journal in this process with one event per commit,
-which shows the limit of disk and processor at that time.
+which shows the limit set by the disk and the processor at that time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def measure() -> dict[str, Any]:
 
 @contextmanager
 def running_relay(*words: str) -> Iterator[None]:
-    """Run `python -m WORDS`, a relay, until the end of the block."""
+    """Run a relay, as `python -m WORDS`, until the end of the block."""
     process = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

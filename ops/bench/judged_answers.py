@@ -107,7 +107,7 @@ class Measured:
 
     def area(self, line: str) -> float:
         """Return the AUC: how often the best memory for one of the store's own questions is more relevant than the best
-        for another store's question.
+        memory for another store's question.
         """
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
@@ -138,7 +138,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Run a recall for a question from this store or another; `strangers` are the ids of unrelated stores' items."""
+    """Recall for a question from this store or another store; `strangers` are the ids of unrelated stores' items."""
     result = memory.recall(
         question.text,
         TOP_K,
@@ -161,7 +161,7 @@ def ask(
 
 
 def calibration(parts: Sequence[Judged]) -> tuple[float, float]:
-    """Return the slope and offset of the logits that fit best (1 and 0 if calibrated), by Newton's method."""
+    """Fit the slope and offset of the logits by Newton's method; return them (1 and 0 if calibrated)."""
     logits, seen, weights = (np.concatenate([part[place] for part in parts]) for place in range(3))
     design = np.stack([logits, np.ones(len(logits))])
     fitted = np.zeros(2)

@@ -3,7 +3,7 @@ on.
 
 The file is the one that `swe` reads. The first run for each issue becomes a session with the events that
 `import-sessions` publishes: the request, the agent's messages, each command with output and exit code, and the end of
-the run with the agent's last message. Sessions begin a day apart. Eight sessions belong to one user. The issues are
+the run with the agent's last message. Sessions begin a day apart. Each user has eight sessions. The issues are
 divided into two halves by the digests of their ids: the users `dev-0`, `dev-1`, ... and `held-0`, `held-1`, ...
 
 Questions, with the memories that answer them. A question names its run by the first words of the issue's title, or by
@@ -16,9 +16,9 @@ time ("yesterday", "last"), and is asked on the day after the session.
     error        the failed commands that ran tests
 
 In the second half, questions are also asked in other wordings (categories such as `failure, reworded`) and languages
-(`in de`). These were not used to choose the words that recall recognises. Two more categories are not about kinds, and
-show whether handling kinds harms other questions: `lookup`, as in `swe`, and `issue`, where the query is the title of
-an issue and the request is the evidence.
+(`in de`). These variants were not used to choose the words that recall recognises. Two more categories are not about
+kinds, and show whether handling kinds harms other questions: `lookup`, as in `swe`, and `issue`, where the query is the
+title of an issue and the request is the evidence.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _history(user: str, runs: Sequence[SweRun], *, reworded: bool) -> History:
 
 
 class _Session:
-    """The items of one run as an imported session, and which of them answer each kind of question."""
+    """The items of one run as an imported session, and the items that answer each kind of question."""
 
     def __init__(self, number: int, run: SweRun) -> None:
         self._run = run
