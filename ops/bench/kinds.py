@@ -41,7 +41,7 @@ Pair = tuple[Answer, Answer]
 
 
 def measure(half: str, file: Path, stores: Path | None, tell: Callable[[str], None]) -> list[Pair]:
-    """Ingest the events of one half of the users, and ask each question with a weight of 0 and the shipped one."""
+    """Ingest the events of half of the users, and ask each question with weight 0 and with the shipped weight."""
     dataset = read_kinds(file)
     users = [history.user for history in dataset.histories if history.user.startswith(half)]
     settings = Settings()
@@ -106,7 +106,7 @@ def page(halves: Mapping[str, Sequence[Pair]], machine: Mapping[str, str], now: 
         f"bootstrap over issues. `kind_weight` is {RecallSettings().kind_weight:g}, and 0 in the columns without it.",
         "Found at k: a memory that answers the question is among the first k. `min_relevance` is",
         f"{RecallSettings().min_relevance:g}. `lookup` and `issue` are not about kinds. The other wordings and",
-        "languages of the second half were not used to choose words and weights, but have the same author.",
+        "languages of the second half were not used to choose words and weights, but were written by the same author.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]

@@ -6,8 +6,8 @@ The handbooks come from two Debian packages, unpacked in one folder:
     for package in *.deb; do dpkg-deb -x "$package" books; done
     python -m ops.bench.languages books        20 minutes; writes ops/bench/languages.md
 
-One sentence of a paragraph is the query, and the rest of the paragraph is the evidence (the inverse cloze task of Lee
-et al. 2019), in a store with the paragraphs of one language. Paragraphs at the same place in all translations belong
+The query is one sentence of a paragraph, and the evidence is the rest of the paragraph (the inverse cloze task of Lee
+et al. 2019). A store contains the paragraphs of one language. Paragraphs at the same place in all translations belong
 together, so the evidence can also be the English paragraph. `languages.toml` contains facts in seven languages, each
 with a question that uses other forms of the fact's words. The memories of all facts, in all languages, are in one
 store.
@@ -83,7 +83,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Paragraphs(HTMLParser):
-    """Collects the paragraphs of a page; one that contains code, a list or a table is empty."""
+    """Collects the paragraphs of a page; a paragraph that contains code, a list or a table is left empty."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class _Paragraphs(HTMLParser):
 
 
 def paragraphs_of(page: str) -> list[str]:
-    """Return the paragraphs of an HTML page in order; "" for one that contains code, a list or a table."""
+    """Return the paragraphs of an HTML page in order; "" for a paragraph that contains code, a list or a table."""
     parser = _Paragraphs()
     parser.feed(page)
     return parser.found
@@ -131,7 +131,7 @@ def paragraphs_of(page: str) -> list[str]:
 def translations(folder: Path) -> dict[Place, dict[str, str]]:
     """Return the paragraphs of the books below `folder` by place and language.
 
-    A page is used only if it has as many paragraphs as the English one.
+    A page is used only if it has as many paragraphs as its English version.
     """
     found: defaultdict[Place, dict[str, str]] = defaultdict(dict)
     for book, languages in _BOOKS:
@@ -181,7 +181,7 @@ def cloze(books: Mapping[Place, Mapping[str, str]], language: str, limit: int) -
 def sets_of_books(
     books: Mapping[Place, Mapping[str, str]], languages: Sequence[str], limit: int
 ) -> Iterator[tuple[str, list[Asked], list[str]]]:
-    """Yield each set's name, questions and memories: first within each language, then from each to English."""
+    """Yield each set's name, questions and memories: first within each language, then from each language to English."""
     for language in languages:
         asked = list(cloze(books, language, limit).values())
         yield language, asked, [one.evidence for one in asked]

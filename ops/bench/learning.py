@@ -1,4 +1,5 @@
-"""Measures the cost of learning: time of an update and of relearning, file size, and the time added to a recall.
+"""Measures the cost of learning: the times of an update and of relearning, the file size, and the time added to
+recalls.
 
 Updates are measured on a separate learner with the model's dimensions and as many runs as the design assumes. Recalls
 query a filled store after 512 runs have used it: with learning off, with learning on, and in a trial, which compares

@@ -1,4 +1,4 @@
-"""Measures `memory-agent mcp`: start-up time, memory use, and the time of a recall compared with one over ZeroMQ.
+"""Measures `memory-agent mcp`: start-up time, memory use, and the time of a recall compared with a recall over ZeroMQ.
 
 The baseline for start-up time and memory use is an interpreter that only echoes a line. Variants alternate, and no
 query is repeated.

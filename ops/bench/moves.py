@@ -4,7 +4,7 @@ their requests succeed again after a machine is killed.
 A daemon and two machines that joined it run as processes on this machine, with loopback addresses. Clients recall and
 write continuously. Machines leave and join again, and the daemon balances the users; then machines are killed. The
 clients pause while a machine starts, because on a real cluster, a starting machine would not use the processors of the
-others.
+other machines.
 
 To run only this benchmark: `python -m ops.bench --only moves [--quick] [--json]`.
 """
@@ -163,7 +163,7 @@ class Move(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """The loss of a machine with these users, and when the daemon gave up on its first host."""
+    """The loss of a machine with these users, and the time when the daemon gave up on the machine's first host."""
 
     users: list[str]
     killed_s: float
@@ -310,7 +310,7 @@ def _requests(answered: list[Answered]) -> dict[str, Any]:
 
 
 def _met(answered: list[Answered], moves: list[Move]) -> list[Answered]:
-    """Return, for each move, the first request answered after it, and those that began before that answer."""
+    """Return, for each move, the first request answered after it, and the requests that began before that answer."""
     met = []
     for move in moves:
         later = [one for one in answered if one.user == move.user and one.ended_s > move.at_s]
@@ -320,7 +320,7 @@ def _met(answered: list[Answered], moves: list[Move]) -> list[Answered]:
 
 
 def _killed(kills: list[Kill], answered: list[Answered]) -> dict[str, Any]:
-    """Return the times until detection, and from then until each user's first answer."""
+    """Return the times until detection, and from detection until each user's first answer."""
     first_s = []
     for kill in kills:
         for user in kill.users:

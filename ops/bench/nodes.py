@@ -1,4 +1,5 @@
-"""Measures a daemon with many awake users, and the rates of recall and ingest on one single-core machine and on two.
+"""Measures a daemon with many awake users, and the rates of recall and ingest on one single-core machine and on two
+such machines.
 
 Also measures the memory use of a machine that joined a cluster. The machines are processes on this machine, with
 loopback addresses. Each is pinned to its own core; the clients share the core of the daemon. The results therefore show

@@ -7,7 +7,7 @@ FOLDER contains `airline_runs_dev.json` and `swe_runs_dev.json`. All runs of a f
 user's memory, an hour apart, without feedback or learning. Each run's request is then recalled on behalf of that run
 (`by_run`), which excludes its own memories. The answer is read as a list of runs, each ranked by its best memory.
 
-The arms are outcome weights (`recall.outcome`), with 0 as the baseline, and a control with the shipped weight and the
+The arms are outcome weights (`recall.outcome`), of which 0 is the baseline, and a control: the shipped weight, with the
 outcomes of all runs shuffled. Any gain in the control is not due to outcomes.
 """
 
@@ -55,17 +55,17 @@ _HEAD = """\
 
 Written by `python -m ops.bench.outcomes` on {date:%Y-%m-%d} (decision 0021). Recalls use the real `Memory` with
 learning off. All runs of a file are in one user's memory. Each run's request is recalled without the run's own
-memories. The row of weight 0 shows in what percentage of answers the first run succeeded or is of the same task. The
-other rows show the difference from it in percentage points, with 95 % intervals from {resamples:,} resamples of whole
-tasks.
+memories. The row for weight 0 shows the percentage of answers whose first run succeeded or is of the same task. The
+other rows show differences from this row in percentage points, with 95 % intervals from {resamples:,} resamples of
+whole tasks.
 
 {machine}.
 """
 _TAIL = """
 In the control, the outcomes of all runs are shuffled {shuffles} times; the values still count real successes. `both
 first` means that the first run is of the same task and succeeded. In the SWE runs, 11 of the 64 issues have three runs;
-the others have only one and therefore no past run. The recorded runs used no memory, so whether seeing successful runs
-helps a planner was not measured.
+the other issues have only one run, and therefore no past run. The recorded runs used no memory, so whether seeing
+successful runs helps a planner was not measured.
 """
 
 
@@ -110,7 +110,7 @@ def measure(
     weights: Sequence[float] = _WEIGHTS,
     shuffles: int = _SHUFFLES,
 ) -> dict[str, Figures]:
-    """Return each arm's values, (requests, figures); those of the control cover all shuffles."""
+    """Return each arm's values, (requests, figures); the control's values cover all shuffles."""
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="memory-bench-") as folder:
         _ingest(runs, Path(folder), embedder)

@@ -1,8 +1,9 @@
-"""Measures the relevance threshold in small stores: paraphrased questions should be answered, unrelated ones refused.
+"""Measures the relevance threshold in small stores: paraphrased questions should be answered, and unrelated questions
+refused.
 
 The memories in `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all memories. Each store is asked its own
-questions, the next store's questions, and unrelated ones, with the default settings. A store's own question is kept if
-its memory is in the answer. Any other question is refused if its answer is empty.
+questions, the next store's questions, and unrelated questions, with the default settings. A store's own question is
+kept if its memory is in the answer. Any other question is refused if its answer is empty.
 
     python -m ops.bench.paraphrases      a minute; writes ops/bench/paraphrases.md
 """
@@ -110,8 +111,8 @@ def page(found: Sequence[Shares], given: Paraphrases) -> str:
         f"Written by `python -m ops.bench.paraphrases` on {datetime.now(UTC):%Y-%m-%d}; `recall.min_relevance` is",
         f"{RecallSettings().min_relevance:g}. There are {len(given.memory)} memories and {questions} questions that",
         "share few or no words with them, in English, German and Spanish (`paraphrases.toml`). The model supports only",
-        "English. *Kept* is the share of own questions whose memory is in the answer. *Refused* is the share of",
-        "another store's questions, and of unrelated questions, whose answer is empty.",
+        "English. *Kept* is the share of the store's own questions whose memory is in the answer. *Refused* is the",
+        "share of another store's questions, and of unrelated questions, whose answer is empty.",
         "",
         "| memories | kept | refused, others | refused, unrelated |",
         "|---|---|---|---|",

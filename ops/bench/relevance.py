@@ -1,4 +1,4 @@
-"""Measures what the relevance threshold keeps for a store's own questions and refuses for other stores' questions.
+"""Measures what the relevance threshold keeps in answers to a store's own questions, and how often it refuses others.
 
 Each store is asked its own questions and as many questions of the data set's other stores, through `Memory`, without a
 threshold. The answer to another store's question should be empty ("refused"), and the evidence for the store's own
@@ -105,7 +105,7 @@ def separate(dataset: Dataset) -> Dataset:
 
 
 def _ask(prepared: Prepared, line: Line, done: Callable[[], None]) -> list[Answered]:
-    """Ask each store its own questions and as many of other stores' questions, drawn with a fixed seed."""
+    """Ask each store its own questions and equally many of other stores' questions, drawn with a fixed seed."""
     plan, random = prepared.plan, np.random.default_rng(_SEED)
     embedder = prepared.embedder if line.words else WithoutWords(prepared.embedder)
     open_memory = opener(plan.settings, prepared.data_dir, embedder)

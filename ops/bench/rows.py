@@ -96,7 +96,7 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
     """Yield the rate at which published events become recallable, compared with that of embedding alone."""
     share, target = figures["share"]["median"], figures["target_share"]
     yield Row(
-        f"ingest, publish to recallable, {figures['tokens_mean']:g} tokens",
+        f"ingest, from publish to recallable, {figures['tokens_mean']:g} tokens",
         f"{_spread(figures['events_per_s'])} events/s",
         f"only embedding {_spread(figures['embedder_alone_per_s'])}",
     )
@@ -190,7 +190,7 @@ def hosts_rows(figures: Figures) -> Iterator[Row]:
                   f"ms of processor time per event: {spent}; {_spread(one['busy'])} of all cores busy")  # fmt: skip
     growth = figures["target_growth"]
     for name, part in (("recalls", load), ("ingest", ingest)):
-        yield Row(f"hosts, {name} with two versus one", f"{_spread(part['growth'])} times", "1.0",
+        yield Row(f"hosts, {name} with two hosts versus one", f"{_spread(part['growth'])} times", "1.0",
                   f"≥ {growth:g} times", part["growth"]["median"] >= growth)  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def light_rows(figures: Figures) -> Iterator[Row]:
 
 
 def archiving_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the times of archiving to a local folder, and how much it delays batches."""
+    """Yield the times of archiving to a local folder, and the delay that archiving adds to batches."""
     what = f"archive, {figures['memories']:,} memories"
     yield Row(f"{what}, snapshot", f"{_spread(figures['snapshot_ms'])} ms", f"{figures['snapshot_mb']:g} MB")
     yield Row(f"{what}, increment of {figures['batch']} memories", f"{_spread(figures['increment_ms'])} ms",
@@ -234,7 +234,7 @@ def archiving_rows(figures: Figures) -> Iterator[Row]:
     }.items():
         yield _at_most(f"{what}, restored{name}", figures[took]["median"], figures["target_restore_ms"], "ms",
                        measured=_spread(figures[took]))  # fmt: skip
-    yield Row(f"{what}, batch of {figures['batch']}, with archiving relative to without",
+    yield Row(f"{what}, batch of {figures['batch']}, with archiving, relative to one without it",
               f"{figures['batch_ratio']:g} times", f"with {_spread(figures['archived_batch_ms'])} ms, "
               f"without {_spread(figures['plain_batch_ms'])} ms")  # fmt: skip
 
@@ -253,9 +253,9 @@ def nodes_rows(figures: Figures) -> Iterator[Row]:
               f"with {joined['hosts']} host {joined['pss_mb_with_hosts']:g} MB")  # fmt: skip
     if pinned := figures["pinned"]:
         one, two = pinned["one"], pinned["two"]
-        yield Row("nodes: recalls with two machines of one core versus one", f"{pinned['growth']:g} times",
+        yield Row("nodes: recalls with two single-core machines versus one", f"{pinned['growth']:g} times",
                   f"{_spread(two['recalls_per_s'])} versus {_spread(one['recalls_per_s'])} recalls/s")  # fmt: skip
-        yield Row("nodes: ingestion with two machines of one core versus one",
+        yield Row("nodes: ingestion with two single-core machines versus one",
                   f"{_spread(two['events_per_s'])} versus {_spread(one['events_per_s'])} events/s",
                   f"{two['processor_ms_per_event']:g} versus {one['processor_ms_per_event']:g} ms")  # fmt: skip
         spent = ", ".join(f"{part} {ms:g}" for part, ms in two["processor_ms_per_recall"].items())
@@ -331,11 +331,13 @@ def storage_rows(figures: Figures) -> Iterator[Row]:
 
 
 def filters_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of a filtered recall relative to an unfiltered one, and the vector recall@10."""
+    """Yield the cost of a filtered recall relative to an unfiltered recall, and the vector recall@10."""
     for size, one in figures.items():
         what, over, target = f"filters, {int(size):,} memories", one["over_none"], one["target_recall"]
         yield Row(
-            f"{what}, recall relative to unfiltered", f"{over['median']:g}, at most {over['most']:g} times", "1.0"
+            f"{what}, recall relative to an unfiltered recall",
+            f"{over['median']:g}, at most {over['most']:g} times",
+            "1.0",
         )
         yield Row(f"{what}, vector recall@10", f"{one['recall']:g}", "brute force", f"{target:g}",
                   one["recall"] >= target)  # fmt: skip
@@ -356,8 +358,13 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
         for name, over, figure, target in (
             ("items", "own", "search relative to a recall from an equal number of own memories", "target_over_own"),
             ("both", "own", "recall of both tiers relative to the user's own memories", "target_local"),
-            ("own", "unshared", "own recall with a shared store relative to without", "target_local"),
-            ("beside_both", "beside_own", "own recall while another user recalls both tiers relative to own", None),
+            ("own", "unshared", "own recall with a shared store, relative to one without it", "target_local"),
+            (
+                "beside_both",
+                "beside_own",
+                "own recall while another user recalls both tiers, relative to only own memories",
+                None,
+            ),
         ):
             times = one[f"{name}_over_{over}"]
             these, those = (f"{_spread(one[f'{way}_ms'])} ms, p99 {one[f'{way}_ms']['p99']:g}" for way in (name, over))
@@ -395,7 +402,7 @@ def learning_rows(figures: Figures) -> Iterator[Row]:
         yield Row(f"learning, {size} runs, queried", f"{_spread(asked)} ms", f"p99 {asked['p99']:g} ms")
     state, room = figures["state"], figures["target_state_mb"]
     yield Row(f"learning, {state['lessons']} runs relearned", f"{_spread(state['anew_ms'])} ms",
-              f"twice as many, with condensing: {state['condensed_ms']:g} ms")  # fmt: skip
+              f"twice as many runs, with condensing: {state['condensed_ms']:g} ms")  # fmt: skip
     size_mb = state["state_mb"]
     yield Row("learning, one user's state", f"{size_mb:g} MB", "", f"≤ {room:g} MB", size_mb <= room)
     asked, most = figures["recall"], figures["target_slower_ms"]

@@ -184,8 +184,10 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
 
 
 def _path(ways: dict[str, Ask], client: MemoryClient) -> dict[str, Any]:
-    """Return the processor time of each way to ask, by process, and the ratio of both tiers to the user's own memories,
-    where only the slower host counts."""
+    """Return the processor time of each way to ask, by process, and the ratio of both tiers to own memories.
+
+    The ratio counts only the slower host.
+    """
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for turn in range(_TURNS):
         for place, (name, ask) in enumerate(list(ways.items())[:: -1 if turn % 2 else 1]):

@@ -80,8 +80,8 @@ class Arm:
     reporting them as used without success. With `proven`, twenty users report in advance that all helpful items
     (`helpful`), or the same number of random items (`random`), succeeded. `late` delays publishing one helpful item per
     kind until epoch `Size.late_at`. `has_place` reserves a place for shared items. `proven_share` is how often the best
-    proven item takes this place if the user's own memories fill the others. `worse_last` ranks new items before those
-    that are worse than usual.
+    proven item takes this place if the user's own memories fill the other places. `worse_last` ranks new items before
+    those that are worse than usual.
     """
 
     name: str
@@ -119,8 +119,9 @@ class Size:
 class Seen(NamedTuple):
     """Measurements of one answer to a user who never used an item.
 
-    `success` is the probability that the run succeeds, `first` whether the first shared item helps, `any` whether any
-    shown memory does, `places` the number of shared items shown, and `late` whether a helpful late item is shown.
+    `success` is the probability that the run succeeds, and `places` is the number of shared items shown. `first`, `any`
+    and `late` indicate whether the first shared item helps, whether any shown memory helps, and whether a helpful late
+    item is shown.
     """
 
     success: float
@@ -144,9 +145,9 @@ class Answered(NamedTuple):
 class Searched(NamedTuple):
     """The results of one search for a kind after an epoch.
 
-    For each of `ORDERS`, `first` is whether the first item helps, and `praised` whether liars praise it. `helpful`,
-    `others` and `late` are the proven shares of three groups of found items: those that help, those that do not, and
-    late ones that help. A share is None if its group is empty.
+    For each of `ORDERS`, `first` indicates whether the first item helps, and `praised` whether liars praise it.
+    `helpful`, `others` and `late` are the proven shares of three groups of found items: helpful items, other items, and
+    late helpful items. A share is None if its group is empty.
     """
 
     epoch: int

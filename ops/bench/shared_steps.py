@@ -86,8 +86,8 @@ def _mean_share(shares: Sequence[Shares]) -> float:
 
 
 def _difference(shares: Sequence[Shares], worked: Sequence[npt.NDArray[np.bool_]]) -> float:
-    """Return the mean difference over groups: the share for two successful runs minus that for a successful and a
-    failed one.
+    """Return the mean difference over groups: the share for two successful runs minus the share for a successful and a
+    failed run.
     """
     pairs = zip(shares, worked, strict=True)
     found = [

@@ -1,6 +1,6 @@
 """Builds worlds from recorded texts: users' own memories, published items, and the requests that each item helps.
 
-A kind of request has wordings for learning and a held-out one. Which items help is taken from the data's labels: a
+A kind of request has wordings for learning and a held-out wording. Which items help is taken from the data's labels: a
 question's evidence, or a run's reward. The thoughts in software-engineering runs have no labels, so a random third of
 the found items counts as helpful. The other found items are look-alikes: real texts that the shipped search finds for
 the request.
@@ -72,8 +72,8 @@ class Text(NamedTuple):
 class Kind(NamedTuple):
     """A kind of request.
 
-    `helps` are the positions of the items that help, and `found` those of the items that a search finds, best first.
-    `wordings` are for learning; `held` is for users who never used an item.
+    `helps` contains the positions of the items that help, and `found` the positions of the items that a search finds,
+    best first. `wordings` are for learning; `held` is for users who never used an item.
     """
 
     name: str
@@ -97,7 +97,7 @@ class World:
     items: tuple[str, ...]
     kinds: tuple[Kind, ...]
     candidates: int
-    """The number of kinds before those without enough found items were removed."""
+    """The number of kinds before the removal of kinds with too few found items."""
     own: Mapping[tuple[str, str], tuple[RetrievedMemory, ...]]
     found: Mapping[str, tuple[FoundItem, ...]]
     searched: Mapping[str, tuple[FoundItem, ...]]
@@ -115,7 +115,7 @@ Make = Callable[[Path, Path, Embedder, np.random.Generator], Draft]
 
 
 class Source(NamedTuple):
-    """A data set: its name, its path in the folder, what its labels come from, and the function that drafts it."""
+    """A data set: its name, its path in the folder, the source of its labels, and the function that drafts it."""
 
     name: str
     place: str
@@ -204,7 +204,7 @@ def _recalled(
 
 
 def _with_drawn(kind: Kind, random: np.random.Generator) -> Kind:
-    """Return the kind with its helpful items reduced to a random third of the found ones."""
+    """Return the kind with its helpful items reduced to a random third of the found items."""
     near = [place for place in kind.found if place in kind.helps]
     drawn = random.permutation(len(near))[: max(len(near) // _DRAWN, 1)] if near else ()
     return kind._replace(helps=frozenset(near[place] for place in drawn))

@@ -130,7 +130,7 @@ def _prepare(data: Path, stores: Path, source: Source) -> str:
 
 
 _world = lru_cache(maxsize=1)(kept)
-"""Reads a world, caching the last one in this process."""
+"""Reads a world, caching the last world in this process."""
 
 
 def _live(size: Size, stores: Path, job: Job) -> Lived:
@@ -160,7 +160,7 @@ def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool 
 
 
 def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | None = None) -> dict[str, Difference]:
-    """Return the difference of each value with its interval, for one world or all, or NaN if there are no kinds."""
+    """Return the difference of each value with its interval, for one world or all worlds; NaN if there are no kinds."""
     keys = [key for key in after if key in before and world in (None, key[0])]
     if not keys:
         return dict.fromkeys(Seen._fields, Difference(mean=float("nan"), low=None, high=None))
@@ -205,7 +205,7 @@ class _Reader:
         return means(self.measured.lived[arm], 0, is_full=is_full)
 
     def after(self, arm: str, *, is_full: bool | None = None, epoch: int | None = None) -> dict[Key, Array]:
-        """Return the values after an epoch, by default the last; arms with advance reports have only one."""
+        """Return the values after an epoch, by default the last; arms with advance reports have only one epoch."""
         known = 0 if arm.startswith((ORACLE, RANDOM)) else self.last if epoch is None else epoch
         return means(self.measured.lived[arm], known, is_full=is_full)
 
@@ -255,12 +255,14 @@ def _claims(reader: _Reader) -> Iterator[str]:
         claims[f"loop minus shuffled, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
         claims[f"{arm} minus loop off"] = gain(reader.after(arm), off)
-    claims["ranking worse items last, minus not doing so"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
-    claims["loop with a reserved place minus loop without"] = gain(on, reader.after(NO_PLACE))
+    claims["ranking worse items last, minus not ranking them last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
+    claims["loop with a reserved place minus loop without it"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
-    claims["place for proven and new items minus for new ones only, if own memories fill the answer"] = gain(half, none)
+    claims["place for proven and new items minus place for new items only, if own memories fill the answer"] = gain(
+        half, none
+    )
     yield "## Claims\n"
-    yield "Each claim is that a difference in success is positive. It holds if the whole interval is above 0.\n"
+    yield "Each claim states that a difference in success is positive. It holds if the whole interval is above 0.\n"
     yield "| claim | difference | holds |"
     yield "|---|---|---|"
     for what, found in claims.items():
@@ -460,7 +462,7 @@ def _points(found: Difference) -> str:
 
 
 def draw(measured: Measured, file: Path) -> None:
-    """Plot by epoch, to a PNG file, how much the success of first answers exceeds that with the loop off."""
+    """Plot to a PNG file, by epoch, the gain in success of first answers over the same answers with the loop off."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -502,18 +504,17 @@ deployments of each set (Owen 2007). The cost of searches and recalls is in `res
 
 An agent reads from the top. It uses a memory that helps with probability {agent.believes} and any other memory with
 probability {agent.mistakes}; otherwise it reads on with probability {agent.reads_on}. A run succeeds with probability
-{agent.helped} if it used a helpful memory, {agent.misled} if it used any other, and {agent.alone} if it used none. In
-the easy deployment, these probabilities are {easy.helped}, {easy.misled} and {easy.alone}. A run's quality is 1 or 0.
-These numbers are assumptions, since no data set contains runs that used shared items.
+{agent.helped} if it used a helpful memory, {agent.misled} if it used any other memory, and {agent.alone} if it used no
+memory. In the easy deployment, these probabilities are {easy.helped}, {easy.misled} and {easy.alone}. A run's quality
+is 1 or 0. These numbers are assumptions, since no data set contains runs that used shared items.
 
 {machine}.
 """
 _TAIL = """\
 ## What this shows, and what it does not
 
-- *success* is the probability that the run succeeds, given the shown memories. *First shared item helps* and *one of
-  five helps* do not depend on the agent. A user's own memories never help here, because the data contain no labels for
-  them.
+- *success* is the probability that a run succeeds, given the shown memories. *First shared item helps* and *one of five
+  helps* do not depend on the agent. A user's own memories never help here, because the data contain no labels for them.
 - *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
   gain shows the effect of showing and using items, not that of outcomes. In *helpful proven*, twenty users have
   reported the truth about every item, which gives the upper limit of merging. In *others proven*, the same number of
@@ -522,7 +523,7 @@ _TAIL = """\
   each epoch. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
   reports; *burying keys* report that all other found items failed.
 - Which items help is known from the data for LoCoMo and BEAM (the question's evidence) and for Airline (the reward of
-  the run that the item describes; we assume that its account makes another run succeed). For SWE, a random third of the
+  the run that the item describes; we assume that the item makes another run succeed). For SWE, a random third of the
   found thoughts on an issue helps. A kind is included only if a search finds a helpful item and two look-alikes;
   otherwise, the loop has nothing to reorder.
 - BEAM's messages are truncated to 500 characters. The wordings of a LoCoMo or BEAM question are templates around it;

@@ -54,20 +54,21 @@ _TAIL = """\
 - *oracle* names all evidence, found or not. No agent can do that, so it is an upper bound. *cite* is an agent that
   names its sources, with mistakes. *list* names all memories that were shown.
 - In "oracle", "cite", "list" and the controls, learning is active from the first lesson (`learning.mode=on`), to
-  measure what was learned. "cite, gate decides" is what a user gets (`learning.mode=auto`): until the gate opens,
-  answers are the same as with learning off. Each LoCoMo question is asked once, so the gate seldom opens there.
-- *Users with recurring work* have 50 runs. Four of five runs ask, in varying words, about one of six matters, each a
-  question about one conversation. Every fifth run asks something else. *Again* is the subsequent gain on these matters,
-  in new words, and *new* the gain on questions never asked, both relative to learning off. Before decision 0020, the
-  gate had not opened for any of these users by run 50, since its trial started after 50 credited runs.
-- The arms for parts of the learner, lists, one vector and vectors alone use at most the first two seeds. Each is
-  compared with learning off and its control for the same seeds.
+  measure what was learned. "cite, gate decides" shows the behaviour for users (`learning.mode=auto`): until the gate
+  opens, answers are the same as with learning off. Each LoCoMo question is asked once, so the gate seldom opens there.
+- *Users with recurring work* have 50 runs. Four of five runs ask about one of six matters, in varying words; each
+  matter is a question about one conversation. Every fifth run asks something else. *Again* is the subsequent gain on
+  these matters in new words, and *new* is the gain on questions that were never asked; both are relative to learning
+  off. Before decision 0020, the gate had not opened for any of these users by run 50, since its trial started after 50
+  credited runs.
+- The arms for parts of the learner, lists, one vector and vectors alone use at most the first two seeds. Each arm is
+  compared with learning off and with its control for the same seeds.
 - "Association alone" is the nearest-exemplar baseline: the memories used by the nearest past requests. "One vector for
   all" is a global Rocchio vector. It is learned with learning off, and shifts all queries by .75 times the mean
   difference between the used memories and the requests of approved runs. Ranking is as shipped. The weight .75 is the
-  classic one and was not tuned. The control is a Rocchio vector from an equal number of memories that were not used.
-- The gain is measured on *repeated* evidence, where learning from use can help, and reported for *new* evidence, where
-  it can only generalise or harm. In the disjoint split, no evidence is repeated.
+  classic value and was not tuned. The control is a Rocchio vector from an equal number of memories that were not used.
+- The gain is measured on *repeated* evidence, where learning from use can help, and is also reported for *new*
+  evidence, where learning can only generalise or harm. In the disjoint split, no evidence is repeated.
 
 ## What this does not show
 
@@ -75,11 +76,12 @@ _TAIL = """\
   other data: the conversations used here are half of the source, and the other half is held back.
 - LoCoMo's questions were written by an annotator, are asked only once, and have no order. More can be learned from a
   user who returns to the same matter, and nothing from a user who never does.
-- The signals are simulated. They do not show how often a real agent cites memories, or how often it is right.
+- The signals are simulated. They do not show how often a real agent cites memories, or how often its citations are
+  right.
 - The gate's false alarms are counted over few streams and users. The statistical test limits their rate in a first
   trial to .036, and the simulation in `tests/sona/test_gate.py` confirms this. The test assumes that, if a user does
-  not choose by content, no memory is used more often than one ranked above it. A user who always takes the last memory
-  would open the gate.
+  not choose by content, no memory is used more often than a memory ranked above it. A user who always takes the last
+  memory would open the gate.
 - There are 100 airline runs of 25 tasks; 31 runs succeeded. `outcomes.md` shows the effect of outcomes without
   learning. The runs had no memory, so it is unknown what they would have used: "learning on" uses only the rewards, and
   "cited" also uses simulated citations. Whether seeing successful runs helps a planner was not measured. If no run of

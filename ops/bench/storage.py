@@ -1,8 +1,8 @@
 """Measures one user's store as it grows: the cost of ingest, the slowest batch, and the size in memory and on disk.
 
-Ingest is measured with `Memory.ingest` and precomputed vectors, which excludes embedding. Resident memory is measured
-in a separate process that opens the folder and recalls, minus the memory of a process with an empty folder. The
-anonymous part is not backed by a file, so the system cannot drop it under memory pressure.
+Ingest is measured with `Memory.ingest` and precomputed vectors, which excludes embedding. Resident memory is that of a
+separate process that opens the folder and recalls, minus that of a process with an empty folder. The anonymous part is
+not backed by a file, so the system cannot drop it under memory pressure.
 
 To run only this benchmark: `python -m ops.bench --only storage [--quick]`.
 """
@@ -52,7 +52,7 @@ def measure(growth: Growth) -> dict[str, Any]:
 
 
 def _without_first(growth: Growth) -> list[Batch]:
-    """Return the batches except those that follow reopening the store, since a running daemon does not reopen it."""
+    """Return all batches except those after a reopening of the store, which a running daemon does not reopen."""
     return [batch for batch in growth.batches if batch.memories not in (0, *growth.folders)]
 
 

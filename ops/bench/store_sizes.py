@@ -3,8 +3,8 @@
 There are three kinds. "a part" contains memories of one conversation, chat or project, including the evidence for some
 of its questions. "apart" mixes this evidence with memories of other stores from all data sets, without sessions. "one
 session" is the same mixture in a single session, like that of a user who talks about many topics. Each store is asked
-the questions whose evidence it contains, as many questions that it cannot answer, and questions about its own
-conversation whose evidence was not sampled ("missing"; other memories answer some of them).
+the questions whose evidence it contains, an equal number of questions that it cannot answer, and questions about its
+own conversation whose evidence was not sampled ("missing"). Other memories answer some of the missing questions.
 
 Embeddings are taken from the full stores, so sampling does not embed texts.
 """

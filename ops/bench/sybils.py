@@ -115,7 +115,7 @@ class Deployment:
             yield Shown(self._figures.standing.is_proven, self._figures.standing.is_worse(_RULES))
 
     def _vote(self) -> None:
-        """Merge the sums of each voter's users, for the voters whose votes count, as the daemon's upkeep does."""
+        """Merge the sums of the users of each voter whose vote counts, as the daemon's upkeep does."""
         now, age = _START + timedelta(days=self._day), timedelta(days=self._policy.settings.votes_after_days)
         by_voter: defaultdict[str, list[Contribution]] = defaultdict(list)
         for user, sums in self._sums.items():
@@ -158,7 +158,8 @@ class Success(NamedTuple):
 
 
 def fewest(team: Team, aim: Aim, policy: Policy, seed: int, *, of_one: bool) -> Success | None:
-    """Return the smallest number of keys that proves a bad item, or buries a good one; None if MOST do not suffice.
+    """Return the smallest number of keys that proves a bad item, or buries a good item; None if MOST keys do not
+    suffice.
 
     An item is buried if it is listed as worse than usual.
     """
@@ -201,10 +202,10 @@ _HEAD = """\
 Written by `python -m ops.bench.sybils` on {date:%Y-%m-%d} (decision 0023). Voters, votes and releases are computed by
 the shipped code; runs are simulated. On each of {days} days, each honest person uses the item with the stated
 probability; a run succeeds with probability {good} (good item) or {bad} (bad item), and the prior is .6. On day
-{attack}, the attacker gets new keys, each for a different user, and reports with all of them at once: only successes to
-prove a bad item, only failures to bury a good one (list it as worse than usual). Values are medians over {seeds} seeds,
-with the interval that contains 95 % of the seeds; *never* means not within the {days} days. Attackers try up to {most}
-keys.
+{attack}, the attacker gets new keys, each for a different user, and reports with all of them at once: only successes,
+to prove a bad item, or only failures, to bury a good item (have it listed as worse than usual). Values are medians over
+{seeds} seeds, with the interval that contains 95 % of the seeds; *never* means not within the {days} days. Attackers
+try up to {most} keys.
 
 {machine}"""
 
@@ -213,13 +214,14 @@ _TAIL = """\
 
 - If the operator names no person for a key, its user counts as a person. In this case, only the minimum age of keys
   protects the figures.
-- Several people who agree have one vote each. If the operator takes one person for several, each of these counts as a
-  voter. The minimum age of keys only delays such votes, and gives the operator time to notice new keys in `keys list`.
+- Several people who agree have one vote each. If the operator takes one person for several, each of these supposed
+  persons counts as a voter. The minimum age of keys only delays such votes, and gives the operator time to notice new
+  keys in `keys list`.
 - The single vote of one person can change the result of a figure that is close to a limit, for example a figure of five
   people.
 - A person with an old key can vote falsely at any time; the minimum age does not prevent that.
 - Each user who is admitted by a key for all users has a vote at once (unless organisations vote).
-- Figures for a team of fewer than six people prove nothing, whatever the rules.
+- Figures for a team of fewer than six people prove nothing, regardless of the rules.
 """
 
 

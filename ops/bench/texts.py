@@ -1,8 +1,8 @@
 """Texts for benchmarks: distinct passages of real English, as long as real events.
 
 The source is Python's language reference (`pydoc_data`): real sentences with a natural word distribution, on every
-machine, without a download. Random words were rejected, because their word pieces and frequencies differ from a
-language's, which distorts the cost of tokenizing and of postings.
+machine, without a download. Random words were rejected, because their word pieces and frequencies differ from those of
+a natural language, which distorts the cost of tokenizing and of postings.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def test_measuring_an_archive_makes_rows(store: Path, monkeypatch: pytest.Monkey
     fewer(monkeypatch, archiving, turns=1, batches=2)
     rows = {row.figure: row for row in all_rows({"archiving": archiving.measure(store)})}
     assert rows["archive, 250 memories, restored with 2 increments"].target == "≤ 1000 ms"
-    assert "archive, 250 memories, batch of 25, with archiving relative to without" in rows
+    assert "archive, 250 memories, batch of 25, with archiving, relative to one without it" in rows
 
 
 @pytest.mark.slow
@@ -439,7 +439,7 @@ def test_measuring_hosts_makes_rows() -> None:
     assert all(
         name in rows["recall through RPC, processor time in embeddings"].baseline for name in ("client", "hosts")
     )
-    assert rows["hosts, recalls with two versus one"].reached is not None
+    assert rows["hosts, recalls with two hosts versus one"].reached is not None
 
 
 def test_indexes_are_compared_in_rows_and_on_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
