@@ -61,9 +61,8 @@ def measure(store: Path) -> dict[str, Any]:
 
 def _measure_lanes(model: MiniLM, longest_ms: float) -> dict[str, Any]:
     cores = usable_cores()
-    kinds = {"idle": 0, f"{cores} bulk threads": cores} | (
-        {f"{cores - 1} bulk threads": cores - 1} if cores > 1 else {}
-    )
+    counts = [cores, cores - 1] if cores > 1 else [cores]
+    kinds = {"idle": 0} | {f"{count} bulk thread{'s' * (count > 1)}": count for count in counts}
     blocks: dict[str, list[Block]] = {name: [] for name in kinds}
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
     for turn in range(_TURNS):

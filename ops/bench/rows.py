@@ -125,9 +125,9 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
         f"{_spread(figures['rpc_p50_ms'])} ms",
         f"in process {_spread(figures['in_process_p50_ms'])} ms",
     )
-    yield _at_most("recall through RPC relative to in process, p50", ratio, figures["target_p50_ratio"], "times",
+    yield _at_most("recall through RPC relative to recall in process, p50", ratio, figures["target_p50_ratio"], "times",
                    measured=_spread(figures["p50_ratio"]), beside="1.0")  # fmt: skip
-    yield _at_most("recall through RPC minus in process, p50", less["median"], target_less,
+    yield _at_most("recall through RPC minus recall in process, p50", less["median"], target_less,
                    measured=f"{_spread(less)} embeddings",
                    beside=f"embedding {_spread(figures['embedding_ms'])} ms")  # fmt: skip
     yield Row(
@@ -138,9 +138,9 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
         whole["median"] <= target_whole,
     )
     over = figures["p50_over_vectors"]
-    yield _at_most("recall through RPC relative to only vectors, p50", over["median"],
+    yield _at_most("recall through RPC relative to vectors only, p50", over["median"],
                    figures["target_over_vectors"], "times", measured=_spread(over),
-                   beside=f"only vectors {_spread(figures['vectors_p50_ms'])} ms")  # fmt: skip
+                   beside=f"vectors only {_spread(figures['vectors_p50_ms'])} ms")  # fmt: skip
     yield Row(
         "recall through RPC, p99 / p50",
         f"{tail:g} times ({figures['rpc_p99_ms']} ms)",
@@ -173,7 +173,7 @@ def hosts_rows(figures: Figures) -> Iterator[Row]:
     calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
     yield Row("hosts, empty call by socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
     over, limit = alone["over_in_process_embeddings"], alone["target_rpc_embeddings"]
-    yield Row("recall through RPC minus in process, in embeddings", _spread(over),
+    yield Row("recall through RPC minus recall in process, in embeddings", _spread(over),
               f"{_spread(alone['rpc_ms'])} minus {_spread(alone['in_process_ms'])} ms; one embedding "
               f"{_spread(alone['embedding_ms'])}", f"≤ {limit:g}", over["median"] <= limit)  # fmt: skip
     whole, most = alone["processor_embeddings"], alone["target_all_embeddings"]

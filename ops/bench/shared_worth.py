@@ -324,7 +324,7 @@ def _by_world(reader: _Reader) -> Iterator[str]:
         yield f"| {arm} | {' | '.join(cells)} |"
     shares = [f"{reader.proven(LOOP, 'helpful', world=world):.2f}" for world in worlds]
     yield f"| loop: helpful items proven | {' | '.join(shares)} |\n"
-    yield "*Helpful proven* is the upper limit of what figures that do not depend on the request can achieve."
+    yield "*Helpful proven* is the upper limit for figures that do not depend on the request."
     for world in worlds:
         most = gain(reader.after(ORACLE), off, world)["success"]
         if most.low is None or most.low <= 0.0:
@@ -425,9 +425,8 @@ def _scores(reader: _Reader) -> Iterator[str]:
         return f"{100 * np.mean([getattr(one, which).get(order, False) for one in every]):.0f}"
 
     yield "## The order of a search\n"
-    yield "Values are the percentages of searches of only items in which the first item helps, or is one that keys"
-    yield f"praise. Shipped searches use the order *{AS_RELEASED}*. *At once* means that only the keys have"
-    yield "reported.\n"
+    yield "Values are the percentages of searches (of shared items only) whose first item helps, or is praised by keys."
+    yield f"Shipped searches use the order *{AS_RELEASED}*. *At once* means that only the keys have reported.\n"
     keys = f"{SIX} at once: helps | praised | at the end: helps | praised | {BURYING} at once: praised"
     yield f"| | loop: helps | helpful proven: helps | {keys} |"
     yield "|---" * 8 + "|"
