@@ -39,7 +39,8 @@ def node() -> str | None:
 
 
 class Agent(NamedTuple):
-    """A coding agent. `settings`: path (below the home folder) and text of the file that configures its model."""
+    """A coding agent. `settings` is the path (below the home folder) and the text of the file that configures the
+    agent's model."""
 
     script: str
     words: tuple[str, ...]
@@ -57,7 +58,7 @@ class Agent(NamedTuple):
         return [program, str(script)] if program is not None and script.exists() else None
 
     def prepare(self, home: Path, url: str) -> None:
-        """Write the settings with which the agent reaches the model at `url`."""
+        """Write settings that connect the agent to the model at `url`."""
         if self.settings is not None:
             file = home / self.settings[0]
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ class Agent(NamedTuple):
         return self.run([*self.words, prompt], folder, home, url, variables)
 
     def run(self, words: Sequence[str], folder: Path, home: Path, url: str, variables: Mapping[str, str]) -> str:
-        """Like `session`, but with the arguments `words` instead of a prompt."""
+        """Run a session like `session`, but with the arguments `words` instead of a prompt."""
         assert self.program is not None
         named = {name: value.replace("{url}", url) for name, value in self.environment.items()}
         done = subprocess.run(

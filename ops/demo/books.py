@@ -23,7 +23,7 @@ def close_the_books(stage: Stage) -> None:
     patterns = sum(len(stage.patterns(user)) for user in stage.users)
     ledger = make_ledger(stage.published + stage.torn, stage.repeats, status, stats)
     stage.screen.table(_ledger_rows(ledger))
-    stage.screen.say(f"in addition, memory itself published {counted(ledger.blocks, 'block')}", "dim")
+    stage.screen.say(f"in addition, the memory itself published {counted(ledger.blocks, 'block')}", "dim")
     stage.screen.promise("lost: 0", ledger.lost == 0)
     stage.screen.promise(
         f"{ledger.memories} memories: {ledger.kept} from events and {patterns} patterns; no duplicates",

@@ -3,7 +3,8 @@
     python -m ops.demo.conductor --data-dir DIR --user alice
 
 A conductor without memory publishes the same events. This one also subscribes to blocks, and puts each block at the
-start of its prompt. It reads one JSON line per message. It prints a JSON line when it is ready, and one for each plan.
+start of its prompt. It reads one JSON line per message. It prints a JSON line when it is ready, and another line for
+each plan.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Ledger:
 
 
 def make_ledger(published: int, repeats: int, status: DaemonStatus, stats: Sequence[MemoryStats]) -> Ledger:
-    """Return the counts; `published` and `repeats` are counted by the demo, and the daemon reports the others."""
+    """Return the counts: the demo counts `published` and `repeats`, and the daemon reports the other counts."""
     dropped: Counter[str] = Counter()
     blocks = int(status.triggers.get("published", 0))
     for user in stats:

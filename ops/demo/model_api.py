@@ -1,7 +1,7 @@
 """Fakes three model APIs on loopback, so that coding agents can run without a key or a model.
 
-The fake plays a script: tool calls, one per request, and then an answer. The clients are real; `requests` are what a
-model would have received.
+The fake plays a script: tool calls, one per request, and then an answer. The clients are real; `requests` contains what
+a model would have received.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The learning scene: carol's agent recalls before it plans, then reports which memories it used and how the run ended.
 
-The demo does not set the learner's gate: it opens because of the evidence.
+The demo does not open the learner's gate; the evidence does.
 """
 
 from __future__ import annotations

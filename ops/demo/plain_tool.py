@@ -19,7 +19,7 @@ _TOPIC = b"terminal.command.completed"
 
 
 def main() -> int:
-    """Send the messages; return the exit code, which is 1 if nobody subscribed."""
+    """Send the messages; return the exit code, which is 1 if there was no subscriber."""
     parser = argparse.ArgumentParser(prog="python -m ops.demo.plain_tool", description="Send lines over plain PUB.")
     parser.add_argument("messages", type=Path)
     parser.add_argument("--connect", required=True)

@@ -26,7 +26,7 @@ _ENDING = "conductor.run.completed"
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of incident: the past run most similar to its pages, and the run that worked (possibly the same one)."""
+    """A kind of incident: the past run most similar to its pages, and the run that worked (possibly the same run)."""
 
     name: str
     closest: str
@@ -49,8 +49,8 @@ class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """One page: its text, kind and time. `id` is its run's id. If `is_looked_at`, carol reviews the run at its end, and
-    approves it if past work helped.
+    """One page: its text, kind and time. `id` is the id of the page's run. If `is_looked_at`, carol reviews the run at
+    its end, and approves it if past work helped.
     """
 
     id: str
@@ -95,7 +95,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Page(self.final.run.id, kind, self.final.page, self.final.run.days_ago)
 
     def final_events(self, now: datetime, recall_id: str, used: Sequence[str]) -> list[Event]:
-        """Return the final page's events: the first names the recall, and the finding names the used memories."""
+        """Return the final page's events: the first event names the recall, and the finding names the used memories."""
         begin, finding, *others = self._own_events(self.final.run, now)
         begin["payload"]["recall_id"] = recall_id
         finding["payload"]["memory_ids"] = list(used)

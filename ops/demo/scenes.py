@@ -44,7 +44,8 @@ def show_daemon(stage: Stage, took_s: float) -> None:
 
 
 def publish_first_weeks(stage: Stage) -> None:
-    """Publish two weeks of events from separate processes, with repeats, plain PUB and a malformed message."""
+    """Publish two weeks of events from separate processes, including repeats, plain PUB messages and a malformed
+    message."""
     events = stage.story.events(_FIRST_WEEKS, stage.now)
     with stage.senders(events, again={workers_of(OTHER): _SENT_AGAIN}) as senders:
         _show_senders(stage, senders)
@@ -61,7 +62,7 @@ def publish_first_weeks(stage: Stage) -> None:
 
 
 def ask_before_planning(stage: Stage) -> None:
-    """Recall at three moments, with words that differ from the stored ones; show one context block."""
+    """Recall at three moments, with words that differ from the stored text; show one context block."""
     requests = [request for request in stage.story.request if request.after_week != _LAST_WEEK]
     for request in requests:
         result = _ask(stage, request)
@@ -183,7 +184,7 @@ def _ask(stage: Stage, request: PlannerRequest) -> RecallResult:
 
 
 def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
-    """Retry a recall until it succeeds, like a planner that does not know that the actor was killed."""
+    """Retry a recall until it succeeds, as a planner unaware of the killed actor would."""
     request = stage.story.request[0]
     deadline_s = time.monotonic() + PATIENCE_S
     while True:

@@ -80,7 +80,7 @@ class Screen:
         return self.console.is_terminal and sys.stdin.isatty()
 
     def pause(self, text: str, most_s: float) -> None:
-        """Print `text`, and wait for Enter, for at most `most_s`."""
+        """Print `text`, and wait at most `most_s` seconds for Enter."""
         self.say(text, "bold")
         started_s = time.monotonic()
         if select.select([sys.stdin], [], [], most_s)[0]:
@@ -169,7 +169,7 @@ class Screen:
         self._emit(Padding(what, (0, 0, 0, _INDENT)))
 
     def _emit(self, what: RenderableType) -> None:
-        """Print `what`, without trailing blanks unless the output is a terminal."""
+        """Print `what`; if the output is not a terminal, remove trailing blanks."""
         if self.console.is_terminal:
             self.console.print(what)
             return

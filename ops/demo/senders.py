@@ -72,7 +72,7 @@ def send_plainly(messages: Sequence[str], folder: Path, endpoint: str) -> bool:
 
 
 def start_process(module: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
-    """Start a demo process with its output piped, and its input if `stdin` is `subprocess.PIPE`."""
+    """Start a demo process with a pipe for its output, and another for its input if `stdin` is `subprocess.PIPE`."""
     command = [sys.executable, "-m", module, *arguments]
     environment = child_environment()
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)

@@ -1,4 +1,5 @@
-"""The scene in which a user shares what worked. Others find it, their runs raise its score, and it is unpublished."""
+"""The scene in which a user shares what worked. Others find it, their runs raise its score, and finally it is
+unpublished."""
 
 from __future__ import annotations
 

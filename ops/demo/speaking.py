@@ -1,4 +1,4 @@
-"""The scene without a recall request: memory publishes blocks for a conductor and its worker after a message."""
+"""The scene without a recall request: the memory publishes blocks for a conductor and its worker after a message."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _ALL = 1_000
 
 @dataclass
 class Stage:
-    """The state shared by all scenes. `published` counts the events sent, and `torn` the malformed messages."""
+    """The state shared by all scenes. `published` counts the events sent, and `torn` counts the malformed messages."""
 
     data_dir: Path
     scratch: Path

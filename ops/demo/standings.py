@@ -1,4 +1,4 @@
-"""Describes carol's answers: how often the run that worked ranks first, and why; and the gate's evidence. Pure."""
+"""Describes how often and why the run that worked ranks first in carol's answers, and the gate's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Standings:
     """Counts the pages and how often the run that worked ranked first, per week and depending on whether similarity
     misleads.
 
-    `unlearned` counts how often it ranked first without the learned parts of scores.
+    `unlearned` counts how often that run ranked first without the learned parts of scores.
     """
 
     pages: Counter[tuple[Week, bool]] = field(default_factory=Counter)
@@ -46,7 +46,7 @@ class Standings:
         return _sum(self.worked, week), _sum(self.unlearned, week)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return one row per week: all pages, those for which similarity misleads, and the others."""
+        """Return one row per week: all pages, the pages for which similarity misleads, and the remaining pages."""
         weeks = sorted({week for week, _ in self.pages})
         return [(f"week {week}", *(self._cell(week, *kinds) for kinds in _KINDS_OF_PAGES)) for week in weeks]
 

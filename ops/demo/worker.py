@@ -2,7 +2,7 @@
 
     python -m ops.demo.worker --data-dir DIR --user alice --run RUN
 
-It prints one JSON line when it is ready, and one with the step's block.
+It prints one JSON line when it is ready, and another with the step's block.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ shift 2; exec "$@"
 
 
 class Builder:
-    """Runs buildah with storage of its own, without a daemon, mounts or network namespaces."""
+    """Runs buildah with separate storage, and without a daemon, mounts or network namespaces."""
 
     def __init__(self, folder: Path) -> None:
         self._policy = folder / "policy.json"
@@ -100,7 +100,7 @@ def first_of(process: subprocess.Popen[bytes]) -> int:
 
 
 def wait_until_healthy(container: Container, process: subprocess.Popen[bytes]) -> float:
-    """Run the health check until it succeeds; return the seconds."""
+    """Run the health check until it succeeds; return the time in seconds."""
     began_s = time.monotonic()
     check = container.config["Healthcheck"]["Test"]
     assert check[0] == "CMD"
@@ -140,7 +140,7 @@ def try_out(container: Container) -> dict[str, Any]:
 def main() -> int:
     """Build the image, try it out, and print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--base", help="the base image; default: made by debootstrap")
+    parser.add_argument("--base", help="the base image; by default, debootstrap makes one")
     parser.add_argument("--build-arg", action="append", default=[], help="passed on, such as EXTRAS=cluster")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="memory-image-") as name:

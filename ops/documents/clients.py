@@ -1,7 +1,7 @@
 """Generates the protocol of a memory from the table of verbs, with the signatures and docstrings of `Memory`.
 
-Blocking clients inherit their methods from it; the asynchronous client awaits them (`client/async_methods`). The
-docstrings omit the examples.
+Blocking clients inherit their methods from the protocol; the asynchronous client awaits these methods
+(`client/async_methods`). The docstrings omit the examples.
 """
 
 from __future__ import annotations

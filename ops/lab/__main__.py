@@ -84,7 +84,7 @@ class _Options(NamedTuple):
 @click.option("--jobs", "processes", type=click.IntRange(1, 64),
               help="Processes, each with its own model. Default: one per core.")  # fmt: skip
 @click.option("--results", type=click.Path(path_type=Path), metavar="OUT",
-              help="Write each question's results to this JSON file; contains ids and numbers, no text.")  # fmt: skip
+              help="Write each question's results to this JSON file: ids and numbers, but no text.")  # fmt: skip
 @click.option("--plot", type=click.Path(path_type=Path), metavar="PNG",
               help="Plot the learning curve to this file (requires `pip install matplotlib`).")  # fmt: skip
 @common_options
@@ -116,7 +116,7 @@ def sona(target: Target, options: _Options) -> None:
     Also compared with learning off: only vectors, single parts of the learner, and one vector that shifts all queries
     (Rocchio). Only the gain over both learning off and the shuffled control counts. "cite, gate decides" is what a user
     gets with learning.mode=auto; in the other arms, learning is always active. The default takes about 15 minutes on
-    two slow cores, and --quick a few minutes.
+    two slow cores, and --quick takes a few minutes.
 
     \b
     Examples:
@@ -203,8 +203,8 @@ class _Users(NamedTuple):
 def gate(target: Target, options: _Users) -> None:
     """Measure after how many runs the gate opens for a new user, and how often it opens for users without a gain.
 
-    Without --airline and --swe, only summarises the users in the file. The default takes about 20 minutes on one slow
-    core.
+    Without --airline and --swe, the command only summarises the users in the file. The default takes about 20 minutes
+    on one slow core.
 
     \b
     Examples:
