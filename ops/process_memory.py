@@ -1,7 +1,8 @@
 """Measures the resident and proportional set sizes of a daemon's processes, including Ray's.
 
-The resident set size (RSS) counts shared pages in every process. The proportional set size (PSS) divides them among the
-processes, so only PSS can be summed. PSS exists only on Linux; on other systems RSS, an upper bound, is used instead.
+The resident set size (RSS) counts shared pages in every process. The proportional set size (PSS) divides these pages
+among the processes, so only PSS can be summed. PSS exists only on Linux; on other systems RSS, an upper bound, is used
+instead.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ commits and tags.
 
 `pyproject.toml` defines the version, from which the change log, the image tag and the generated files are updated. All
 steps run in a clone of the last commit, so a failed step changes nothing. `DRY_RUN=1` shows the result without changing
-anything. The owner publishes (`twine upload dist/*`), and first has to choose a name, since `memory-agent` on PyPI is
+anything. To publish, the owner runs `twine upload dist/*`, after choosing a name, since `memory-agent` on PyPI is
 another project.
 """
 
@@ -34,7 +34,7 @@ _FOLLOWING = {
 @click.argument("version")
 @click.option("--dry-run", is_flag=True, help="Show what the release would contain, and change nothing.")
 def main(version: str, dry_run: bool) -> None:
-    """Release VERSION: write it into the files, build and try the distributions, commit and tag.
+    """Release VERSION: write it to the files, build and test the distributions, commit, and tag.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def main(version: str, dry_run: bool) -> None:
         _run("git", "commit", "--quiet", "--all", "--message", f"Release {version}", cwd=copy)
         _run("git", "pull", "--quiet", "--ff-only", copy, "HEAD")
         _run("git", "tag", "--annotate", tag, "--message", f"Release {version}")
-        shutil.rmtree(ROOT / "dist", ignore_errors=True)  # else `twine upload dist/*` would publish older ones too
+        shutil.rmtree(ROOT / "dist", ignore_errors=True)  # otherwise, `twine upload dist/*` would publish old files too
         shutil.copytree(Path(folder) / "dist", ROOT / "dist")
     click.echo(
         f"committed and tagged {tag}; the distributions are in dist/. To publish: git push --follow-tags, twine upload"
@@ -77,7 +77,7 @@ def main(version: str, dry_run: bool) -> None:
 
 
 def _require_possible(version: str, tag: str) -> None:
-    """Raise `click.ClickException` unless this version can be released from this tree."""
+    """Raise `click.ClickException` if this version cannot be released from this tree."""
     current = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert current is not None
     try:
@@ -99,7 +99,7 @@ def _require_possible(version: str, tag: str) -> None:
 def _replace(path: Path, pattern: str, text: str) -> None:
     changed, count = re.subn(pattern, text, path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     if count != 1:
-        raise click.ClickException(f"{path.name} has {count} places for the version instead of one")
+        raise click.ClickException(f"{path.name} contains {count} versions to replace instead of one")
     path.write_text(changed, encoding="utf-8")
 
 
@@ -116,7 +116,7 @@ def _try_out(copy: Path, folder: Path, wheel: Path, version: str) -> None:
     """Install the wheel alone, print its version, and store and recall a memory."""
     program = _install(copy, folder, wheel).with_name("memory-agent")
     if version not in (printed := _run(program, "--version")):
-        raise click.ClickException(f"the wheel says {printed.strip()} instead of {version}")
+        raise click.ClickException(f"the wheel prints {printed.strip()} instead of {version}")
     data = ("--data-dir", folder / "data")
     _run(program, "remember", "Staging needs the VPN", *data)
     if "VPN" not in _run(program, "recall", "what does staging need?", *data):
@@ -124,7 +124,7 @@ def _try_out(copy: Path, folder: Path, wheel: Path, version: str) -> None:
 
 
 def _run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Return the output of a command. If the command fails, raises `click.ClickException` with what it printed."""
+    """Return the output of a command. If the command fails, raises `click.ClickException` with the command's output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd or ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -9,7 +9,7 @@ A signal consists of the memories that a run names as used, and the run's verdic
 - shuffled oracle, shuffled cite: controls that name as many memories as oracle and cite, but choose another question's
   evidence or random shown memories. A gain of these controls is not due to learning from use.
 
-The parts of the learner that can be isolated, by turning the others off in the settings, are measured separately: the
+Three parts of the learner can be isolated by turning the others off in the settings, and are measured separately: the
 bank, the association (the memories used by the nearest past requests), and the quality prior. No setting shifts all
 queries by one vector, so the arm `rocchio` turns learning off and uses an embedder that shifts its queries.
 """
@@ -109,7 +109,7 @@ FEW = 2
 
 
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:
-    """Return the arms without a signal, and those that learn from `signals`."""
+    """Return the arms without a signal, and the arms that learn from `signals`."""
     return tuple(arm for arm in ARMS if arm.signal is None or arm.signal in signals)
 
 

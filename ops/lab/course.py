@@ -142,7 +142,7 @@ class Course:
         self._rocchio.learn(self._setup.embedder.embed_query(question.text), used, quality)
 
     def _places(self, result: RecallResult, memory: Memory) -> list[Place]:
-        """Return the items of each recalled memory: its own, then its duplicates'."""
+        """Return the items of each recalled memory: its own items, then those of its duplicates."""
         places = []
         for found in result.memories:
             others = memory.get([origin.id for origin in found.origins])
@@ -179,5 +179,5 @@ class _AtTime:
 
 
 def _with_others(questions: Sequence[Question]) -> Iterator[tuple[Question, Question]]:
-    """Pair each question with the next one, and the last with the first."""
+    """Pair each question with the next question, and the last question with the first."""
     return zip(questions, (*questions[1:], *questions[:1]), strict=True)

@@ -1,9 +1,9 @@
 """Measures how many runs a new user needs before the gate opens, and how often it opens for users who gain nothing.
 
 Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is one of the tasks in these
-runs. A user has six matters; four in five requests are about one of these, in the words of a recorded request. Among
-the memories of the task that a matter's requests find, the matter needs the two that most resemble what the recorded
-agent said or did. A run uses the needed memories that are shown, but each is replaced by another shown memory with a
+runs. A user has six matters; four in five requests are about one of these, in the words of a recorded request. A matter
+needs two memories: among its task's memories that its requests find, the two that most resemble what the recorded agent
+said or did. A run uses the needed memories that are shown, but each is replaced by another shown memory with a
 probability of 20 %. The run's outcome is that of the recorded run.
 
 Before the gate opens, learning does not change answers. The candidates of each request are therefore evaluated once,
@@ -47,11 +47,11 @@ from sona import Comparison, Gate, Learner, Lesson, Vector, compare
 from sona.gate import _wilson
 
 Uses = Literal["needed", "random", "places", "drift", "misleading", "equal"]
-"""How runs use memories. *needed*: as described above. With the others, learning has nothing to gain. *random*: an
+"""How runs use memories. *needed*: as described above. In all other cases, learning has nothing to gain. *random*: an
 equal number of random shown memories. *places*: the positions used in another recall of the same world. *drift*: an
-equal number, chosen by position alone (at first from the first positions, later from all); the matters change after
-every 15 runs. *misleading*: one memory, chosen by position alone, from the distribution that gains most from the bet.
-*equal*: as *needed*, but with randomly permuted ranks and boosts (A/A).
+equal number, chosen by position alone (at first from the first positions, later from all positions); the matters change
+after every 15 runs. *misleading*: one memory, chosen by position alone, from the distribution that gains most from the
+bet. *equal*: as *needed*, but with randomly permuted ranks and boosts (A/A).
 """
 USES: tuple[Uses, ...] = get_args(Uses)
 
@@ -227,7 +227,8 @@ def _calls(run: RecordedRun) -> list[str]:
 
 
 def _parts(source: str, request: str) -> list[str]:
-    """Return a request; for an issue, which is too long to be a request, its first paragraphs and sentences."""
+    """Return a request. An issue is too long to be a request; its first paragraphs and sentences are returned
+    instead."""
     if source == "airline":
         return [request[:_SAID_CHARS]]
     parts = [" ".join(part.split())[:_PART_CHARS] for part in re.split(r"\n\s*\n|(?<=[.?!])\s+", request)]
@@ -353,7 +354,8 @@ def _comparison(ask: Ask) -> Comparison | None:
 
 
 def simulate(world: World, users: int, runs: int, lives: Path, progress: Progress) -> None:
-    """Append each user's life to the file `lives`, one line of JSON per user; skip those that it contains."""
+    """Append each user's life to the file `lives`, one line of JSON per user; skip users that the file already
+    contains."""
     known = {(life.source, life.world, life.user, life.uses): life for life in read_lives(lives)}
     world.places.clear()
     with lives.open("ab") as file:
@@ -384,8 +386,8 @@ class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
 
     `quarter`, `median`, `three_quarters` and `ninth` are the quantiles .25, .5, .75 and .9 of the number of runs until
     the gate opens. Each is None if the gate opens for a smaller share of the users. `low` and `high` bound the share of
-    users for whom it opens (Wilson, 95 %). `base` and `learned` are the shares of the needed memories among the first
-    five in the second half of the runs, for requests that recur.
+    users for whom the gate opens (Wilson, 95 %). `base` and `learned` are the shares of the needed memories among the
+    first five in the second half of the runs, for requests that recur.
     """
 
     source: str

@@ -22,7 +22,7 @@ from ops.lab.gains import Array, Difference, difference
 from ops.lab.histories import make_split, merged, project
 
 Moment = Literal["A after A", "A after B", "B after A", "B after B", "B alone"]
-"""Which project is tested, after which one was taught; in `B alone`, A was not taught."""
+"""The project that is tested, and the project taught before the test; in `B alone`, A was not taught."""
 
 KEPT = 0.8
 """The minimum share of a gain that must remain."""
@@ -43,7 +43,7 @@ class PairJob:
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """How much of one project's gain in recall at 5 remains if another project is taught too.
 
-    `alone` is the gain before or without the other project, `beside` the gain with it, and `share` is `beside` /
+    `alone` is the gain before or without the other project, `beside` is the gain with it, and `share` is `beside` /
     `alone`, or None if there is no gain. `margin` is `beside` minus .8 of `alone`; the target is reached if it is at
     least 0.
     """
@@ -79,7 +79,8 @@ Compared = tuple[Moments, Moments]
 
 
 def pairs(histories: Sequence[History]) -> list[tuple[History, History]]:
-    """Pair each history with the next, and the last with the first. Two histories make one pair, and one makes none."""
+    """Pair each history with the next, and the last with the first. Two histories make one pair, and a single history
+    makes none."""
     following = [*histories[1:], *histories[:1]]
     return list(zip(histories, following, strict=True))[: len(histories) if len(histories) > 2 else len(histories) - 1]
 
@@ -149,7 +150,7 @@ def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
 
 
 def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Iterator[Kept]:
-    """Yield how much of a gain remains, unless no repeated questions were asked."""
+    """Yield how much of a gain remains, if repeated questions were asked."""
     before, units = _gains(of_arm, alone)
     after, _ = _gains(of_arm, beside)
     if not units:

@@ -43,8 +43,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """An arm's results on one group of a split's test questions, after all training.
 
-    `means` and `over_off` are by metric; `over_control` is for recall at 5. `gain` is the smaller of the differences in
-    recall at 5, or None for arms without a control.
+    `means` and `over_off` are keyed by metric; `over_control` refers to recall at 5. `gain` is the smaller of the
+    differences in recall at 5, or None for arms without a control.
     """
 
     arm: str

@@ -35,7 +35,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate did in one stream.
 
     `tried_at` and `opened_at` are the numbers of recalls after which the learner was first on trial and first on, or
-    None if it never was. The other fields are values at the end of the stream.
+    None if this never happened. The other fields are values at the end of the stream.
     """
 
     signal: Signal
@@ -54,8 +54,8 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The totals for one signal's streams; `opened` and `open_at_end` count those in which the gate opened at any time,
-    and was open at the end.
+    """The totals for one signal's streams; `opened` counts the streams in which the gate opened at any time, and
+    `open_at_end` the streams in which it was open at the end.
     """
 
     signal: Signal

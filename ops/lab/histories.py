@@ -1,8 +1,8 @@
 """Splits a user's questions into teaching and test halves, and merges several users' histories into one.
 
 Two questions share evidence if an item answers both. In a random split, many test questions share evidence with a
-training question (`repeated`). In a disjoint split none does, so a gain is not due to remembered answers alone. The
-same seed gives the same split.
+training question (`repeated`). In a disjoint split, no test question does, so a gain is not due to remembered answers
+alone. The same seed gives the same split.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def evidence_groups(questions: Sequence[Question]) -> list[list[Question]]:
 
 
 def only_main(history: History, categories: Collection[str], user: str) -> History:
-    """Return the history as `user`'s, with only the answerable questions in `categories` (empty: all)."""
+    """Return the history with `user` as its owner, and only the answerable questions in `categories` (empty: all)."""
     kept = (question for question in history.answerable if not categories or question.category in categories)
     return msgspec.structs.replace(history, user=user, questions=tuple(kept))
 

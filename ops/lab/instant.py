@@ -1,6 +1,6 @@
 """Measures the instant layer by comparing the shipped learner with the same learner without the layer.
 
-The layer is active in two states, in which it is measured: while the bank is nearly empty, and once it cannot hold
+The layer is active, and is therefore measured, in two states: while the bank is nearly empty, and once it cannot hold
 every lesson. In the *cold* state, half of a conversation's other questions are asked after 15 lessons. In the *full*
 state, all conversations are in one memory: 85 % of their questions (more than the bank's 512 exemplars) are taught, and
 the others are asked. Each course is taught once, with the layer, and tested with and without it, so both answers use

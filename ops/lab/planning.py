@@ -1,10 +1,10 @@
-"""Measures whether a planner's recall returns past runs of its own task, and successful ones.
+"""Measures whether a planner's recall returns past runs of its own task, and successful runs.
 
 Half of each task's trials are past runs. They are replayed one after another: first comes a recall, then the run's
 events are ingested, and its reward is reported as feedback. For the other half, there is only a recall, with the user's
 first message. An answer is read as a list of runs, each ranked by its best memory. There are two splits. With `trial`,
 feedback is given for all tasks. With `task`, every past run is in the memory, but feedback is given for only half of
-the tasks, and the other half are tested.
+the tasks, and the tasks in the other half are tested.
 
 The recorded runs used no memory, so the reward is the only feedback. Some arms also get a simulated citation: the first
 shown memory of a run of the same task or, with a probability of 20 %, a different memory.
@@ -89,7 +89,8 @@ class Requested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's averages over all or mixed requests, and its differences from ranking only by similarity."""
+    """One arm's averages over all requests or over mixed requests, and its differences from ranking only by
+    similarity."""
 
     arm: str
     held: Held

@@ -1,6 +1,6 @@
-"""Plots the learning curve: recall at 5 for repeated questions, minus that with learning off, with 95 % intervals.
+"""Plots the learning curve: recall at 5 for repeated questions, minus recall with learning off, with 95 % intervals.
 
-The only module of the lab that imports matplotlib, which is optional (`pip install matplotlib`). No display is
+This is the only module of the lab that imports matplotlib, which is optional (`pip install matplotlib`). No display is
 needed.
 """
 

@@ -1,7 +1,7 @@
 """Runs every experiment over one set of stores, in worker processes.
 
 The main trial, the gate's streams, the users with recurring work and the airline runs use all seeds. Lists and the
-two-project experiment use only the first two. Jobs are independent, each with its own seed, and results are returned in
+two-project experiment use only the first two. Jobs are independent, and each has its own seed. Results are returned in
 job order, so they do not depend on the number of processes. Each process opens its own model (150 MB). Threads would
 block each other, because most of a recall is Python code.
 """
@@ -231,7 +231,7 @@ def _begin(stores: Stores, shown: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit with the parent process; otherwise, a killed pool's workers would block forever."""
+    """Exit when the parent process exits; otherwise, the workers of a killed pool would block forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

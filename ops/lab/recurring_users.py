@@ -55,7 +55,7 @@ class UserJob:
 class Lived(msgspec.Struct, frozen=True, kw_only=True):
     """One user's results after all runs.
 
-    `opened_at` is the number of runs after which the gate was first open, or None if it never was. `again` and `new`
+    `opened_at` is the number of runs after which the gate first opened, or None if it never opened. `again` and `new`
     are the metrics for the matters and for new questions, each with the gate deciding and with learning off.
     """
 

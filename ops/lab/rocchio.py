@@ -2,11 +2,11 @@
 
     moved = unit(x + beta mean(y - x))      x a request; y = unit(mean of what its run used)
 
-It learns from approved runs with at least one credited memory, all weighted equally. The memory is the real `Memory`
-with learning off and an embedder that shifts its queries. Neither requests nor memories are centred: with centred
-memories, both means are close to zero and the vector has no effect (before it is multiplied by beta, its length on
-LoCoMo is .07 to .11, but .56 to .63 without centring). Queries are not shifted during learning; otherwise the first
-runs would determine which memories later runs are shown.
+The vector is computed from approved runs with at least one credited memory, all weighted equally. The memory is the
+real `Memory` with learning off and an embedder that shifts its queries. Neither requests nor memories are centred: with
+centred memories, both means are close to zero and the vector has no effect. On LoCoMo, its length before multiplication
+by beta is .07 to .11 with centring, and .56 to .63 without. Queries are not shifted during learning; otherwise the
+first runs would determine which memories later runs are shown.
 
 Shapes: d dimensions, k memories used.
 """

@@ -69,7 +69,7 @@ class CachingEmbedder(PassageEmbedder):
     """
 
     def __init__(self, embedder: Embedder, known: Mapping[str, Embedded] | None = None) -> None:
-        """Embed with `embedder`, which the caller closes, except for texts in `known`."""
+        """Embed texts that are not in `known` with `embedder`, which the caller closes."""
         self._embedder = embedder
         self._found: dict[str, Embedded] = dict(known or {})
 
