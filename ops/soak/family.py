@@ -28,7 +28,7 @@ class Family:
     """This process's descendants that started after the family was created."""
 
     def __init__(self) -> None:
-        """Start adopting orphans. Raises `OSError` if that is impossible."""
+        """Start adopting orphans. Raises `OSError` if the system does not support this."""
         if sys.platform != "linux":
             raise OSError("adopting orphans requires Linux")
         self._before = frozenset(process.pid for process in psutil.Process().children())
@@ -43,7 +43,7 @@ class Family:
         _keep_orphans(False)
 
     def alive(self) -> list[psutil.Process]:
-        """Return the running processes and record their files; reap those that have exited."""
+        """Return the running processes and record their files; reap processes that have exited."""
         return [process for process in _below(self._before) if self._is_alive(process)]
 
     def by_role(self) -> dict[str, list[psutil.Process]]:

@@ -1,5 +1,5 @@
-"""Follows users' events over HTTP, as the page does, even across restarts. Checks that each arrives exactly once and in
-order."""
+"""Follows users' events over HTTP, as the page does, even across restarts. Checks that each event arrives exactly once
+and in order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Followed(threading.Thread):
             self._over.wait(_PAUSE_S)
 
     def close(self) -> None:
-        """End after the next frame or heartbeat."""
+        """Stop reading after the next frame or heartbeat."""
         self._over.set()
 
     def _read(self) -> None:

@@ -19,7 +19,8 @@ from memory_agent.settings import Settings
 from ops.soak.family import Family
 
 ENDS = {"daemon", "Ray gcs", "Ray raylet", "Ray agent", "Ray runtime env"}
-"""The daemon, and processes without which Ray cannot run: if one is killed, the supervisor restarts the daemon."""
+"""The daemon, and processes without which Ray cannot run: if one of them is killed, the supervisor restarts the
+daemon."""
 REPLACED = {"relay", "embedder", "host"}
 
 _PATIENCE_S = 120.0

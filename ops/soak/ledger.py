@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 Letter = Literal["m", "i"]
-"""Whether a mark is that of a memory or of a shared item."""
+"""Whether a mark belongs to a memory or to a shared item."""
 
 _MARK = re.compile(r"\bsoak-\d+-[mi]\d{6}\b")
 _TABLES = """

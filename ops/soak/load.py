@@ -58,7 +58,8 @@ _WEIGHTS = {
 
 
 class Tally:
-    """Counts requests by kind: milliseconds of successful ones, and error codes of failed ones. Thread-safe."""
+    """Records requests by kind: the milliseconds of successful requests, and the error codes of failed requests.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,9 +94,7 @@ class Tally:
 
 
 class User:
-    """One user's requests. Each method makes one kind of request, and records the marks of what it writes in the
-    ledger.
-    """
+    """One user's requests. Each method makes one kind of request and records in the ledger the marks that it writes."""
 
     def __init__(self, name: str, data_dir: Path, ledger: Ledger, tally: Tally, seed: int) -> None:
         self.name = name
@@ -125,7 +124,8 @@ class User:
         self.flush(publisher)
 
     def flush(self, publisher: Publisher) -> None:
-        """Wait for the acknowledgement of all events. Raises `RelayUnavailableError` if some are late."""
+        """Wait for the acknowledgement of all events. Raises `RelayUnavailableError` if some acknowledgements are
+        late."""
         if not self._unacked:
             return
         report = publisher.flush(_FLUSH_S)
@@ -206,7 +206,7 @@ class User:
             raise TimeoutError(receipt.reason)
 
     def trim(self, *, may_erase: bool) -> None:
-        """Remove the oldest memories if there are too many, and those whose removal was not acknowledged."""
+        """Remove the oldest memories if there are too many, and the memories whose removal was not acknowledged."""
         self._turn += 1
         held = self._records()
         marks = [mark for record in reversed(held) for mark in marks_in(record.text)]
@@ -321,8 +321,8 @@ class Load:
     def compare(self) -> tuple[list[Finding], int]:
         """Pause the load until everything is ingested; compare all stores and streams with the ledger.
 
-        Returns the findings and the number of memories. Raises `MemoryAgentError` or `RelayError` if that is
-        impossible.
+        Returns the findings and the number of memories. Raises `MemoryAgentError` or `RelayError` if the stores
+        cannot be compared.
         """
         with ExitStack() as paused:
             for turn in self._turns:

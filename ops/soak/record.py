@@ -53,7 +53,7 @@ class Joined:
         return sum(float(end["soaked_s"]) for end in self.ends) / 3_600
 
     def lines(self, event: str) -> Iterator[Line]:
-        """Yield the other lines with this event."""
+        """Yield the lines in `others` with this event."""
         return (line for line in self.others if line["event"] == event)
 
     def lives(self) -> list[list[Sample]]:

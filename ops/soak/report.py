@@ -1,4 +1,4 @@
-"""Formats the records of a soak as `ops/soak/REPORT.md`, with a plot. Has no side effects except writing the two
+"""Formats the records of a soak as `ops/soak/REPORT.md`, with a plot. The only side effect is writing these two
 files."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ops.soak.record import Joined, Sample, errors, milliseconds, read
 from ops.soak.slope import Slope, line, mean_slope, slope_of
 
 WARM_S = 300.0
-"""A daemon's first minutes are excluded from its growth, because it opens stores and fills caches."""
+"""A daemon's first minutes are excluded from its growth, because the daemon then opens stores and fills caches."""
 GREW_PERCENT = 2.0
 """Growth of less than this per hour is not reported as growth."""
 _FEWEST_SAMPLES = 8
@@ -168,10 +168,10 @@ def _growth(one: Joined) -> list[str]:
         between = line(middles, means) if len(lives) > 2 else None
         rows.append((name, f"{mean:.1f}", _grown(within, mean), _grown(between, mean)))
     return [
-        f"Growth per hour, with 95 % intervals, without each run's first {WARM_S / 60:.0f} minutes: within a run of",
-        f"the daemon (the mean of the least-squares slopes of {len(lives)} runs), and from run to run (the slope of",
-        f"the runs' means). Bold: the interval excludes 0, and the growth is above {GREW_PERCENT:g} % of the mean",
-        "per hour. `load` is the soak itself.",
+        f"Growth per hour, with 95 % intervals; the first {WARM_S / 60:.0f} minutes of each run are excluded. Growth",
+        f"within a run is the mean of the least-squares slopes of {len(lives)} runs of the daemon, and growth from run",
+        "to run is the slope of the runs' means. A value is bold if its interval excludes 0 and it is above",
+        f"{GREW_PERCENT:g} % of the mean per hour. `load` is the soak itself.",
         "",
         *_table(("", "mean", "within a run", "from run to run"), rows),
     ]

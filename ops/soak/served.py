@@ -34,7 +34,8 @@ class Served:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the daemon and wait until it is ready. Raises `UnavailableError` with the end of its log."""
+        """Start the daemon and wait until it is ready. If it does not start, raises `UnavailableError` with the end of
+        its log."""
         olds = sorted(self._logs.glob("*.log"))
         for old in olds[: len(olds) - _LOGS + 1]:
             old.unlink()
@@ -61,7 +62,7 @@ class Served:
         return self._process is None or self._process.poll() is not None
 
     def stop(self) -> int:
-        """Stop the daemon and return its exit code, -9 if it does not stop within two minutes."""
+        """Stop the daemon and return its exit code, or -9 if it does not stop within two minutes."""
         assert self._process is not None
         self._process.terminate()
         try:

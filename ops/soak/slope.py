@@ -44,7 +44,7 @@ def line(times: Sequence[float], values: Sequence[float]) -> Slope:
 
 
 def mean_slope(slopes: Sequence[float]) -> Slope:
-    """Return the mean of independent slopes. Raises `ValueError` for fewer than 2."""
+    """Return the mean of independent slopes. Raises `ValueError` for fewer than 2 slopes."""
     if len(slopes) < 2:
         raise ValueError(f"requires at least 2 slopes, not {len(slopes)}")
     mean, error = float(np.mean(slopes)), float(np.std(slopes, ddof=1) / np.sqrt(len(slopes)))

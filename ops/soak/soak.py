@@ -1,4 +1,4 @@
-"""Runs a soak: many users work for hours, the daemon is stopped and killed in turn, no write may be lost, and no
+"""Runs a soak: many users work for hours while the daemon is stopped and killed in turn. No write may be lost, and no
 resource may grow.
 
 A soak may consist of several parts, which append to the same record (`record.jsonl`, one JSON object per line) and
@@ -44,7 +44,8 @@ _RECALLS = 100  # of a user, without a run
 
 
 class Plan(NamedTuple):
-    """One part of a soak: `rate` requests per second, summed over all users, with or without Ray (`light`)."""
+    """One part of a soak. It sends `rate` requests per second, summed over all users, and `light` runs the daemon
+    without Ray."""
 
     hours: float
     users: int
@@ -111,7 +112,7 @@ class _Part:
             self._write("end", how=ended, exit_code=code, complaints=self._served.complaints())
 
     def _steps(self, over: threading.Event) -> Iterator[Any]:
-        """Yield what is due until the part is over."""
+        """Yield each step when it is due, until the part is over."""
         due = {
             self._sample: self._plan.sample_s,
             self._tell: _PROGRESS_S,
@@ -129,7 +130,7 @@ class _Part:
                     yield step
 
     def _restart(self, load: Load) -> None:
-        """Kill or stop the daemon under load, start it again, and compare."""
+        """Kill or stop the daemon under load, start it again, and compare the stores."""
         self._sample(load)
         how = "died" if self._served.has_ended else next(self._restarts)
         code = self._served.kill() if how == "kill" else self._served.stop()
@@ -161,7 +162,8 @@ class _Part:
         self._write("compared", memories=memories, findings=len(findings), took_s=took_s)
 
     def _compared(self, load: Load) -> tuple[list[Finding], int]:
-        """Compare the stores; repeat this if the daemon does not answer in time, because the machine may be busy."""
+        """Compare the stores; repeat the comparison if the daemon does not answer in time, because the machine may be
+        busy."""
         for attempt in range(_COMPARISONS):
             try:
                 return load.compare()
