@@ -1,10 +1,10 @@
-"""One user's memories as columns in memory, derived from the store, for recall to search, filter and group.
+"""Holds one user's memories as in-memory columns, derived from the store, which recall searches, filters and groups.
 
 A memory has a *row* in the store and a *slot* here, numbered from 0 in order of arrival. Deleted and replaced memories
 leave dead slots until the columns are compacted. One thread writes (`Columns`); after each batch it publishes an
 immutable `View`, which any thread reads without a lock.
 
-n = number of slots, including dead ones; m = number of slots or rows passed.
+Shapes: n = all slots, including dead slots; m = slots or rows passed as an argument.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "rows": np.int64,
     "times_us": np.int64,
     "fingerprints": np.int64,
-    "qualities": np.float64,  # float64 as in the record, so that comparisons with min_quality are exact; NaN for none
+    "qualities": np.float64,  # float64, like the record, for exact comparison with min_quality; NaN if absent
     "kinds": np.uint8,
     "sources": np.uint8,
     "provenances": np.uint8,
@@ -45,7 +45,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "agents": np.int32,
     "types": np.int32,
     "phases": np.int32,
-    "updated_us": np.int64,  # equals the memory's time if it was never replaced
+    "updated_us": np.int64,  # for a memory that was never replaced, its time
     "asks": np.bool_,
 }
 """The columns with one value per memory, in the order of `Columns._values_of`."""
@@ -63,7 +63,7 @@ _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
 _STEP = 1_000  # memories applied and published at a time
-_MOST_UNSORTED = 4_096  # unsorted fingerprints, which are compared one by one: 2 us
+_MOST_UNSORTED = 4_096  # maximum number of unsorted fingerprints; comparing all of them takes 2 us
 _WORN_FROM = 1_000  # slots
 _WORN_SHARE = 0.3  # share of dead slots above which compacting costs less than keeping them
 
@@ -410,7 +410,7 @@ class Columns:
 
 
 def record_fingerprint(record: MemoryRecord) -> int:
-    """Return a number that is equal for memories with the same kind, title and `terms.said_words`."""
+    """Return a hash of a memory's kind, title and `terms.said_words`; equal memories have equal hashes."""
     return fingerprint(record.kind, record.title or "", record.text)
 
 
@@ -421,7 +421,7 @@ def untitled_fingerprints(text: str) -> list[int]:
 
 
 def _provenance_number(stated: str | None) -> int:
-    """Return the position in `STATED_PROVENANCES`. An unknown pair, from an import, counts as its first part."""
+    """Return the position in `STATED_PROVENANCES`. Of an unknown pair (from an import), only the first part is used."""
     if stated is None:
         return _NO_PROVENANCE
     names: tuple[str, ...] = STATED_PROVENANCES

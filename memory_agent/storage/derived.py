@@ -33,7 +33,7 @@ from relay.crypto import Cipher
 COLUMNS_FILE = "columns.arrays"
 GRAPH_FILE = "graph.arrays"
 
-_VERSION = f"4, {TERMS_VERSION}"  # words that another version split or stemmed differently would not be found
+_VERSION = f"4, {TERMS_VERSION}"  # if the stored words were split or stemmed differently, recall could not find them
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # files of version 0.1.0, or left by a killed process
 AT_ONCE = 2_000  # maximum number of changes applied, or memories read, without a background thread
 

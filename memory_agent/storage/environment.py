@@ -92,10 +92,10 @@ def _encryption(key: UserKey | None) -> Encryption | None:
 
 
 class UserKey:
-    """One user's key, which each call looks up in a key ring; it need not exist yet. Thread-safe."""
+    """A user's key. Each call looks it up in a key ring, and the key need not exist yet. Thread-safe."""
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
-        """With `is_one_of_many`, a relay also uses the ring, and a key is created only if `system` has one."""
+        """With `is_one_of_many`, a relay also uses the ring, and a key is created only if `system` has a key."""
         self.user_id = user_id
         self._ring = ring
         self._is_one_of_many = is_one_of_many

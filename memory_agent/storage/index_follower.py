@@ -1,8 +1,8 @@
 """Keeps a user's index in another engine up to date with the store, even across crashes and outages of the engine.
 
-After each batch, the missing changes are applied from the change log. If the log does not reach back far enough, or the
-index belongs to another store or model, it is filled from the records. If the engine fails, batches continue, and a
-thread retries. Until the index is complete, recall uses only words.
+After each batch, the missing changes are applied from the change log. If the log does not reach back far enough, or if
+the index belongs to another store or model, the index is filled from the records. If the engine fails, batches
+continue, and a thread retries. Until the index is complete, recall uses only words.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Report = Callable[[int, int], None]
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
     """The openings of a store with an index. Copies of a store have the same changes only up to the point where they
-    were made. So `former` contains each earlier opening with the number of its last change.
+    were made. Therefore, `former` lists each earlier opening with the number of its last change.
     """
 
     present: str = ""
@@ -57,7 +57,8 @@ class _Openings(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def next(self, last_change: int, others: str) -> _Openings:
-        """Return the openings and a new one: a ULID of the current time, greater than the present one and `others`."""
+        """Return the openings with a new one added: a ULID of the current time that is greater than `present` and
+        `others`."""
         least = max(self.present, others)
         name = max(str(ULID()), str(ULID.from_int(int(ULID.from_str(least)) + 1)) if least else "")
         former = (*self.former, (self.present, last_change)) if self.present else ()
@@ -179,7 +180,7 @@ class IndexFollower:
                     continue
                 self.is_behind, self.failure = False, None
                 self._tried.set()
-                position = self.index.position  # a batch that read `is_behind` as true did not wait
+                position = self.index.position  # a batch that read `is_behind` as true left its changes to this thread
                 if position is not None and position.applied >= self._store.state.last_change:
                     return
 
@@ -291,8 +292,8 @@ def _entry(row: int, record: MemoryRecord, vector: Embedding, further: Embedding
 
 
 def open_follower(store: Store, of: indexes.IndexOf) -> IndexFollower | None:
-    """Open the index that a store names or, if the store has no memories, the one that the settings name; None if it is
-    the built-in one.
+    """Open the index named in a store, or the index named in the settings if the store has no memories. Returns None
+    for the built-in index.
     """
     of, engine = with_key(of, store.key), engine_of(store)
     if engine == "builtin" and of.settings.engine != engine and not store.counts().memories:

@@ -1,9 +1,9 @@
-"""For a user whose index is in another engine: which slots have a vector, and the cosines of the nearest ones.
+"""Records which slots have a vector, and computes the nearest cosines, for a user whose index is in another engine.
 
 Replaces `passages.PassageVectors`. The engine finds candidates, and their exact cosines are computed from the vectors
 in the store. If few slots pass the filter, all their vectors are read from the store instead, so the search is exact.
 
-n = number of slots, k and m = numbers of slots passed, d = dimensions, p = passages of a memory.
+Shapes: n = all slots, k and m = slots passed as an argument, d = dimensions, p = passages of a memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from memory_agent.storage.column import (
 )
 
 _NONE, _ONE, _SEVERAL = 0, 1, 2  # passages with a vector
-_READ_AT_MOST = 1_000  # up to this many vectors are read from the store without a search by the engine: 5 ms
+_READ_AT_MOST = 1_000  # up to this number, vectors are read from the store instead of searching the engine: 5 ms
 _SPARE = 16  # extra candidates, because an engine may round vectors
 _FURTHER = 4  # factor by which the limit grows after a search that found too few slots
 _ERROR = 1e-6  # rounding error of a cosine in float32
@@ -56,7 +56,7 @@ class Source(Protocol):
 
 
 class IndexedView:
-    """A snapshot of the slots with vectors, like `PassageView`. Changed rows have their current vectors."""
+    """A snapshot of the slots with vectors, like `PassageView`. Rows changed since then have their current vectors."""
 
     def __init__(self, source: Source, held: npt.NDArray[np.uint8], rows: RowSlots, ndim: int, count: int) -> None:
         self.ndim = ndim
@@ -79,8 +79,8 @@ class IndexedView:
         """Return cosines of the best passages for the best `limit` slots, among those in `mask` (n,).
 
         The engine applies `where`, a filter that all slots in `mask` pass. Raises `InvalidInputError` like
-        `TableView.scan`, and `IndexUnavailableError` or `IndexUnusableError` if the engine is needed and fails or takes
-        longer than `timeout_s`.
+        `TableView.scan`. If the engine is needed, raises `IndexUnavailableError` or `IndexUnusableError` when it fails
+        or takes longer than `timeout_s`.
         """
         self._check(query)
         asked = self._held > _NONE if mask is None else mask & (self._held > _NONE)
@@ -153,8 +153,8 @@ class IndexedView:
     def _nearest(
         self, query: Embedding, limit: int, asked: Mask, where: Where, timeout_s: float | None
     ) -> tuple[Slots, bool]:
-        """Return the nearest slots in `asked`, at least `limit` if possible, and whether the index has no more of
-        them."""
+        """Return the nearest slots in `asked`, at least `limit` of them if possible, and whether these are all slots in
+        the index."""
         wanted, until_s = limit + _SPARE, time.monotonic() + (inf if timeout_s is None else timeout_s)
         while True:
             left_s = None if timeout_s is None else max(0.0, until_s - time.monotonic())

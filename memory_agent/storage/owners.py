@@ -1,7 +1,7 @@
-"""A durable map from runs and sessions to their owners, for events that conductors publish as `system`.
+"""Stores the owners of runs and sessions durably, to attribute the events that conductors publish as `system`.
 
 The dispatcher decides which events establish an owner, since any user can name any run (decision 0008). A run or
-session that is claimed by two users belongs to neither. A damaged pair has no owner.
+session claimed by two users has no owner. A damaged pair has no owner.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ def owner_keys(run_id: str | None, session_id: str | None) -> tuple[str, ...]:
 
 
 def named_owner(event: bytes) -> str | None:
-    """Return the owner that an encoded `system` event names (`on_behalf_of`), or None."""
+    """Return the owner named in an encoded `system` event (`on_behalf_of`), or None."""
     named = _naming_decoder.decode(event).extra.get(ON_BEHALF_OF)
     return named if isinstance(named, str) and named else None
 
 
 def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
-    """Return an event with the run, session and owner that a quarantined `system` event names, or None."""
+    """Return an event with the run, session and owner named in a quarantined `system` event, or None."""
     if entry.seq is not None or publisher_of(entry.source).user_id is not None:
         return None
     try:
@@ -185,7 +185,7 @@ class Owners:
         return None
 
     def owner_of(self, event: bytes) -> str | None:
-        """Return the user that a `system` event names, or the owner of its run or session, or None."""
+        """Return the user named in a `system` event, else the owner of its run or session, else None."""
         return named_owner(event) or self.owner(ownership_keys(event))
 
     def has(self, user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
@@ -193,7 +193,7 @@ class Owners:
         return _is_among(event, among) and self.owner_of(event) == user_id
 
     def forget(self, user_id: str) -> None:
-        """Erase a user's runs and sessions, and damaged pairs, from the file. Raises `StoreError`."""
+        """Erase a user's runs and sessions from the file, and all damaged pairs. Raises `StoreError`."""
         self.save()
         doomed = {key for key, owner in self._all() if owner in (user_id.encode(), None)}
         with self._environment.write() as transaction:
@@ -229,14 +229,14 @@ class Owners:
         self._unsaved.clear()
 
     def close(self) -> None:
-        """Save and close. Raises `StoreError` if saving fails, but still closes."""
+        """Save and close. If saving fails, closes the map and raises `StoreError`."""
         try:
             self.save()
         finally:
             self._environment.close()
 
     def _forget_oldest(self, transaction: Transaction) -> None:
-        """Drop the oldest pairs to make room for the unsaved ones. Each unsaved pair counts as new."""
+        """Drop the oldest pairs to make room for the unsaved ones. Assumes that each unsaved pair is new."""
         surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return
@@ -259,7 +259,7 @@ def _opened(key: bytes, value: bytes | None) -> bytes | None:
 
 
 def encrypt_owners(path: Path, key: UserKey) -> bool:
-    """Encrypt the closed map in `path` atomically; return False without a plain map. Raises `StoreError`."""
+    """Encrypt the closed map in `path` atomically; return False if there is no plain map. Raises `StoreError`."""
     if not path.exists():
         return False
     try:

@@ -1,10 +1,10 @@
 """Stores several items per slot: the vectors of a long text's passages, and the sign bits of a text's words.
 
 `PassageVectors` has one `VectorTable` for the first passage of every slot and one for further passages. `WordBits`
-holds the words that late interaction compares with the words of a query, in memory only.
+holds, in memory only, the words that late interaction compares with those of a query.
 
-n = number of slots, m = number of slots passed, k = number of items, p = number of further passages, d = dimensions, w
-= number of words, b = bytes of a word, q = number of words of a query.
+Shapes: n = all slots, m = slots passed as an argument, k = items, p = further passages, d = dimensions, w = words, b =
+bytes of a word, q = words of a query.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Ranges:
 
 
 class PassageView:
-    """The vectors of passages. The cosine of a slot is that of its best passage."""
+    """The vectors of passages. The cosine of a slot is the cosine of its best passage."""
 
     def __init__(self, first: TableView, further: TableView, ranges: RangesView, owners: npt.NDArray[np.int32]) -> None:
         """`owners` (p,) are the slots of the further passages."""
@@ -152,9 +152,9 @@ class PassageView:
     ) -> Cosines:
         """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
-        With a `mask` (n,), exactly the slots in it are scanned; `where` and `timeout_s` are for other indexes
-        (`IndexedView.scan`). A slot that was found by only one of the two graphs is scanned again with all its
-        passages. Raises as `TableView.scan`.
+        With a `mask` (n,), exactly the masked slots are scanned. `where` and `timeout_s` are used only by other indexes
+        (`IndexedView.scan`). If only one of the two graphs finds a slot, all passages of the slot are scanned again.
+        Raises as `TableView.scan`.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:
@@ -311,8 +311,8 @@ def graph_files(path: Path) -> tuple[Path, Path]:
 
 
 _STEPS = 127  # quantisation steps between zero and the largest component of a query word
-_LEAST = 1e-6  # a query word whose largest component is smaller counts as zero
-_AT_ONCE = 1_000  # slots compared together: 20 MB for 40 words each and 64 query words
+_LEAST = 1e-6  # query words whose largest component is smaller are treated as zero
+_AT_ONCE = 1_000  # slots compared together: 20 MB with 40 words per slot and 64 query words
 
 
 class WordBitsView:
@@ -338,8 +338,8 @@ class WordBitsView:
     def similarities(self, query_words: npt.NDArray[np.floating[Any]], slots: Slots) -> Scores:
         """Return the similarity of each of `query_words` (q, d) to the nearest word of each slot: (q, m), -1 to 1.
 
-        The similarity is the inner product with the signs of that word divided by sqrt(d), with an error of at most
-        0.001. NaN for a slot without known words, or with words of a different d.
+        The similarity is the inner product with the word's signs, divided by sqrt(d), with an error of at most 0.001.
+        It is NaN for a slot whose words are unknown or have a different d.
         """
         found = np.full((len(query_words), len(slots)), np.nan)
         if not len(query_words) or 8 * self._bits.itemsize != query_words.shape[1]:

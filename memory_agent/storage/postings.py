@@ -1,6 +1,6 @@
-"""The words of one user's memories as postings in numpy, ranked by BM25 as FTS5's `bm25()` ranks them.
+"""Holds the words of one user's memories as numpy postings, and ranks memories by BM25 like FTS5's `bm25()`.
 
-The base holds the postings of all terms in one array; postings added since the last merge are in a tail per term. A
+The base holds the postings of all terms in one array; postings added since the last merge are in one tail per term. A
 base never changes and tails only grow, so a view needs no lock and no copy.
 
 n = number of slots, t = terms, p = postings, w = words of a query, m = slots passed.
@@ -44,11 +44,11 @@ class _Base(NamedTuple):
 
 _Tail = Mapping[int, "array[int]"]  # by term: slot << 16 | count, ascending
 _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
-"""The slots that contain a word (ascending, including dead slots), and how often each one contains it."""
+"""The slots that contain a word (ascending, including dead slots), and the number of occurrences in each slot."""
 
 
 class PostingsView:
-    """The words of a `Postings`. `lengths` (n,) are word counts, negative for dead slots; `total` excludes these."""
+    """The words of a `Postings`. `lengths` (n,) are word counts, negative for dead slots, which `total` omits."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class PostingsView:
         }
 
     def among(self, mask: Mask) -> PostingsView:
-        """Return a view restricted to the live slots in `mask` (n,); its counts cover only those."""
+        """Return a view restricted to the live slots in `mask` (n,), with the counts of these slots only."""
         lengths = np.where(mask, self.lengths, np.int32(_DEAD))
         live = int(np.count_nonzero(lengths >= 0))
         total = int(lengths.sum(dtype=np.int64)) - _DEAD * (len(lengths) - live)
@@ -140,7 +140,7 @@ class PostingsView:
                 yield base.slots[start:end], base.counts[start:end]
         added = self._tail.get(term)
         if added is not None:
-            added = added[:]  # one atomic step of the interpreter, since the writer may be appending
+            added = added[:]  # copied in one atomic step of the interpreter, because the writer may be appending
             bound = len(self.lengths) << _COUNT_BITS
             end = len(added) if added and added[-1] < bound else bisect_left(added, bound)
             if end:

@@ -1,6 +1,6 @@
 """The databases of a store, and a consistent snapshot of them.
 
-n = number of rows, d = dimensions of a vector, p = passages of a text.
+Shapes: n = rows, d = dimensions of a vector, p = passages of a text.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
 from relay.disk import Transaction
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
-PASSAGES, WORD_BITS = "passages", "word_bits"  # passages of long texts; words, if known
+PASSAGES, WORD_BITS = "passages", "word_bits"  # passages of long texts, and words if known
 NEXT = "next_vectors"  # vectors, passages and words of another embedder, until all are computed
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
 RUNS, RUN_INDEX = "runs", "run_index"
-RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # without a run (pruned), with a run
+RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # recalls without and with a run
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
 OF_A_ROW = (RECORDS, VECTORS, PASSAGES, WORD_BITS, USAGE, PENDING, NEXT)
 DATABASES = (*OF_A_ROW, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
@@ -247,7 +247,7 @@ class Snapshot:
         return None
 
     def asked_notes(self) -> Iterator[stored_runs.RecallNote]:
-        """Yield the recalls whose run does not list them yet."""
+        """Yield the recalls that are not yet listed by their run."""
         return self._notes_between(stored_runs.ASKED, codec.index_end(stored_runs.ASKED))
 
     def notes_between(self, since_us: int, until_us: int) -> Iterator[stored_runs.RecallNote]:

@@ -1,8 +1,8 @@
 """The authoritative data of one user: records, vectors, known events, runs, counters, cursor and change log.
 
-Each user has one LMDB environment with one owner at a time. Record, vector, `event_id -> row` and journal cursor become
-durable in one transaction (`batch`), so events that are delivered at least once take effect exactly once. Search uses
-`columns`, which follow the change log.
+Each user has one LMDB environment with one owner at a time. The record, the vector, `event_id -> row` and the journal
+cursor become durable in one transaction (`batch`). Therefore, an event that is delivered several times takes effect
+exactly once. Search uses `columns`, which follow the change log.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Store:
     ) -> Self:
         """Open the store in a user's folder, or create it, and own it until `close`.
 
-        A `host` waits for another host and then takes over (`OwnerLock`). With a `key` the store is encrypted; creating
-        a store creates the key. `on_commit` receives every committed change as stored (`Environment.open`). Raises
-        `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`, `StoreEncryptedError`,
-        `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
+        A `host` waits for an earlier host for a limited time, and then takes over (`OwnerLock`). With a `key` the store
+        is encrypted; creating a store creates the key. `on_commit` receives every committed change as stored
+        (`Environment.open`). Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
+        `StoreEncryptedError`, `StoreNotEncryptedError` and `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
         settle_key(folder, key)
@@ -110,7 +110,7 @@ class Store:
                     batch.count(counter, number)
                 yield batch
                 batch.finish()
-            with self._touching:  # set before `state`: whoever reads a new `lessons_version` must find its runs
+            with self._touching:  # set before `state`, because a reader of a new `lessons_version` must find its runs
                 self._taught |= dict.fromkeys(batch.taught)
                 self._tallies -= tallies
                 self.state = batch.state
@@ -213,7 +213,7 @@ class Store:
             return snapshot.blob(name)
 
     def compact(self) -> tuple[int, int]:
-        """Rewrite the file without deleted data; return its size in bytes before and after. Durable on return.
+        """Rewrite the file without deleted data; return the file size in bytes before and after. Durable on return.
 
         Reads continue; batches wait. Raises `DeadlineExceededError` if a reader does not finish, and `StoreFullError`,
         `StoreDamagedError` and `FencedError`.
@@ -308,7 +308,8 @@ class Store:
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
-        """Yield the waiting notes, and remove them unless the block raises. Until then, readers still find them."""
+        """Yield the waiting notes, and remove them unless the block raises. Readers find the notes until they are
+        removed."""
         with self._touching:
             taken = dict(self._notes)
         yield taken

@@ -2,7 +2,7 @@
 
 The facts of a run (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so the order and repetition of events do
 not matter. `learning` derives the other fields. No text is stored: a run's request is the text of the begin event's
-memory. If an id is reused, it names several runs, which are distinguished by their start times. The key of an index
+memory. A reused id refers to several runs, which are distinguished by their start times. The key of an index
 entry is a letter, eight bytes with a time or row, and the key of the run or recall.
 """
 
@@ -34,11 +34,11 @@ _USE = struct.Struct(">dqq")
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """One event of a run.
 
-    `row` is the event's memory; `named` are the rows that the event names as used; `named_count` is the number of these
-    rows before any were forgotten. `is_judged`: whether the memory has its own verdict. `said_at` and `said_chars`
-    locate the event's message in the memory's text; 0 characters mean the whole text. `is_placed`: whether the event
-    identifies this run by its full id or by a recall. `others` are named ids that are not this user's memories, such as
-    shared items.
+    `row` is the event's memory. `named` contains the rows that the event names as used, and `named_count` is their
+    number before any were forgotten. `is_judged` tells whether the memory has its own verdict. `said_at` and
+    `said_chars` locate the event's message in the memory's text; 0 characters mean the whole text. `is_placed` tells
+    whether the event identifies this run by its full id or by a recall. `others` contains named ids that are not this
+    user's memories, such as shared items.
     """
 
     at_us: int
@@ -63,7 +63,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
-    """A later run that affects this run: a success `hop` links later or, if `hop` is 0, a retry of this run."""
+    """A later run that affects this run: a success that is `hop` links later, or a retry of this run if `hop` is 0."""
 
     run_id: str
     hop: int
@@ -173,7 +173,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def output(self) -> bytes:
-        """A digest of the inputs of `inferred` (texts and recalls); empty if either is missing."""
+        """A digest of the inputs of `inferred` (texts and recalls); empty if the texts or the recalls are missing."""
         rows = [mark.row for mark in self.marks if mark.row is not None and mark.role in ("step", "end")]
         if not self.inferred and not (rows and self.recall_ids):
             return b""
@@ -257,7 +257,7 @@ def _encode_use(trajectory: StoredTrajectory) -> bytes:
 
 Served = Literal["baseline", "learned", "interleaved"]
 ASKED, RECALLED = b"a", b"r"
-"""Kinds of index entries by time: recalls whose run does not list them yet, and all recalls."""
+"""Kinds of index entries by time: recalls not yet listed by their run, and all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 SHOWED_ITEMS = "recalls.showed_items"
 
@@ -278,12 +278,12 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     """The stored note on one recall. `vector` is the raw query vector (d,) in float16, or empty; `stamp` names its
     embedder.
 
-    `shown` lists the memories in the order of the answer, without forgotten ones; `size` is the answer's original
-    length. `by_run` is the run that made the recall; `run_id` is the run that the recall was linked to, with `is_guess`
-    if only similarity links them. A recall `by_trigger` belongs to a run only if an event names it. If the rankings
-    were compared, `ranks` are the positions of the original answer's memories in the learned ranking, from 1, and
-    `boosts` are the predictions from past use (`sona/comparison`). Both are empty if the rankings agree and all boosts
-    are 0. `items` are the shared items in the answer, each with its version.
+    `shown` lists the memories in the order of the answer, without forgotten memories; `size` is the answer's original
+    length. `by_run` is the run that made the recall. `run_id` is the run to which the recall was linked; `is_guess` is
+    set if the link is based only on similarity. A recall `by_trigger` belongs to a run only if an event names the
+    recall. If the rankings were compared, `ranks` gives the position, from 1, of each of the original answer's memories
+    in the learned ranking, and `boosts` gives the predictions from past use (`sona/comparison`). Both are empty if the
+    rankings agree and all boosts are 0. `items` are the shared items in the answer, each with its version.
     """
 
     recall_id: str

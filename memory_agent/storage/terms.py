@@ -1,9 +1,9 @@
 """Split texts and queries into words, find stems and stop words, and compute fingerprints of texts.
 
 Words are runs of letters and digits, folded to lower case without diacritics. Scripts without spaces between words are
-split into overlapping pairs of letters. Terms are the indexed form of words: stems, as FTS5 finds them in English
-(`porter unicode61 remove_diacritics 2`). In another language written in Latin letters, terms are prefixed with the
-language. A word of a query is expanded to its stems in every language of the store.
+split into overlapping pairs of letters. Terms are the indexed form of words. For English, they are the stems that FTS5
+produces (`porter unicode61 remove_diacritics 2`). In another language written in Latin letters, terms are prefixed with
+the language. A word of a query is expanded to its stems in every language of the store.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MARKS = (
     "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u0309\u030a\u030b\u030c\u030f"
     "\u0311\u031b\u0323\u0324\u0325\u0326\u0327\u0328\u032d\u032e\u0330\u0331"
 )
-"""Diacritics: part of the preceding word, and dropped by folding."""
+"""Diacritics, which are part of the preceding word and are dropped by folding."""
 _POINTS = "".join(
     char
     for char in map(chr, (*range(0x591, 0x5C8), *range(0x610, 0x61B), *range(0x64B, 0x671), *range(0x6D6, 0x6EE)))
@@ -39,7 +39,7 @@ _VOWELS = "".join(
     for char in map(chr, (*range(0x900, 0x10A0), *range(0x1780, 0x1800), 0x3099, 0x309A))
     if unicodedata.category(char) in ("Mn", "Mc")
 )
-"""Signs for vowels and tones: part of the preceding letter, and kept by folding."""
+"""Signs for vowels and tones, which are part of the preceding letter and are kept by folding."""
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
@@ -57,7 +57,7 @@ _STEMMED_SCRIPTS = re.compile(
     "(?P<russian>[а-яё]+)|(?P<greek>[\u0370-\u03ff]+)|(?P<arabic>[\u0620-\u064a]+)|(?P<hindi>[\u0900-\u0963]+)"
     "|(?P<armenian>[\u0561-\u0587]+)|(?P<tamil>[\u0b82-\u0bcd]+)"
 )
-"""Words of scripts that have a stemmer. The Russian one is used for all Cyrillic languages."""
+"""Words of scripts that have a stemmer. The Russian stemmer is used for all Cyrillic languages."""
 _SHORTEST_INFLECTED = 3  # characters; words that are shorter than this or longer than `LONGEST_WORD` are not stemmed
 _FOLDED_CHARS = 1 << 15  # maximum number of characters in the table; all scripts in use have fewer
 LONGEST_WORD = 64  # characters; longer runs are usually digests or base64
@@ -67,9 +67,9 @@ _LANGUAGE_CHARS = 2_000
 
 _QUESTION_MARKS = frozenset("?？؟")
 _PUNCTUATION = ".,;:!\"'“”‘’…`"
-_ARTICLES = frozenset({"an", "the"})  # without "a", which is also a name, as in "plan A"
+_ARTICLES = frozenset({"an", "the"})  # omits "a", which can be a name, as in "plan A"
 _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure thanks well".split())  # noqa: SIM905
-"""Words that have no meaning at the start or end of a text, but have one inside it."""
+"""Words that are meaningless at the start or end of a text, but meaningful inside it."""
 
 
 _DROPPED = frozenset(_MARKS + _POINTS)
@@ -95,7 +95,7 @@ _FOLDS = _Folds()
 
 
 class _Stemmers(threading.local):
-    """The stemmers of one thread, without their cache, so that no erased word stays in memory."""
+    """The stemmers of one thread. Their cache is disabled, so that no erased word stays in memory."""
 
     def __init__(self) -> None:
         self._stemmers: dict[str, Stemmer.Stemmer] = {}
@@ -201,7 +201,8 @@ def word_terms(folded: Sequence[str], languages: Iterable[str]) -> list[list[str
 
 
 def query_words(text: str) -> list[str]:
-    """Return the distinct words to search for, in order and in lower case; stop words only if there are no others."""
+    """Return the distinct words to search for, in order and in lower case. Stop words are included only if there are no
+    other words."""
     text = text[:_READ_CHARS]
     found = words_of(_runs(text)) if _is_special(text) else _WORD.findall(text)
     words = dict.fromkeys(word.lower() for word in found if len(word) <= LONGEST_WORD)

@@ -1,10 +1,10 @@
 """A usearch HNSW graph over the coarse planes of a vector table, built by a background thread.
 
-It only grows: the caller ignores removed slots, and compaction starts a new graph. While it is incomplete or busy,
-`search` returns None and the caller scans instead. Only one thread at a time uses usearch. Files are verified first,
-because a flipped bit would kill the process.
+The graph only grows: the caller ignores removed slots, and compaction starts a new graph. While the graph is incomplete
+or busy, `search` returns None and the caller scans instead. Only one thread at a time uses usearch. Files are verified
+first, because a flipped bit would kill the process.
 
-n = number of slots, m = number of slots passed, d = dimensions.
+Shapes: n = all slots, m = slots passed as an argument, d = dimensions.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ENGINE = f"usearch {version('usearch')}"
 _ENGINE_ERRORS = (RuntimeError, ValueError, MemoryError, KeyError)
 _CONNECTIVITY, _EXPANSION_ADD = 16, 128
 _STEP = 64  # slots added at once while no search is running
-_SHORT_STEP = 4  # slots added at once while searches may wait: 2-4 ms
+_SHORT_STEP = 4  # slots added at once while searches may be waiting, which takes 2-4 ms
 _PATIENCE_S = 0.005
-_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots that a search may scan outside the graph: 0.3 ms
+_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots that a search may scan outside the graph, which takes 0.3 ms
 _NICE = 10
 
 
@@ -89,7 +89,8 @@ class VectorGraph:
         return graph
 
     def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
-        """Return a function that writes the current graph. A graph must not have slots beyond its written table."""
+        """Return a function that writes the current graph. A written graph must not contain slots that are missing from
+        the written table."""
         with self._using:
             content, held = self._engine.save(), np.trim_zeros(self._held, "b").copy()
         header = _Header(engine=_ENGINE, ndim=self._ndim, generation=generation)
@@ -107,7 +108,8 @@ class VectorGraph:
                 self._thread.start()
 
     def search(self, query: npt.NDArray[np.int8], limit: int) -> tuple[Slots, Mask] | None:
-        """Return the slots nearest to `query` (d,) and all slots in the graph; None if the graph is busy or fails."""
+        """Return the slots nearest to `query` (d,), and all slots in the graph. Returns None if the graph is busy or
+        fails."""
         if not self.is_ready:
             return None
         with holding(self._using, _PATIENCE_S) as is_held:
@@ -163,7 +165,7 @@ class VectorGraph:
                 self._held[part] = True
             done += len(part)
             if self.is_ready:
-                time.sleep(time.monotonic() - began)  # gives searches time to run, because the lock is not fair
+                time.sleep(time.monotonic() - began)  # lets waiting searches run, because the lock is not fair
 
     def _give_up(self) -> None:
         """Stop using the graph after a usearch error, so that all searches scan."""

@@ -1,14 +1,15 @@
-"""One user's vectors as two int8 planes, multiplied exactly by numkong.
+"""Stores one user's vectors as two int8 planes, whose products numkong computes exactly.
 
 A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 divided by the largest
-component, rounded, and `fine` is the remainder in 254ths. A scan reads only `coarse`. Products of integers are exact,
-so equal vectors have equal cosines in any scan. With many vectors, a graph (`vector_graph`) finds the candidates.
+component, rounded, and `fine` is the remainder in units of 1/254. A scan reads only `coarse`. Products of integers are
+exact, so equal vectors have equal cosines in any scan. With many vectors, a graph (`vector_graph`) finds the
+candidates.
 
 A scale of NaN marks a slot without a vector. Planes are only written at slots whose scale is NaN in every view, so
 later changes do not affect a view.
 
-n = number of slots, k and m = number of slots passed, d = dimensions, q = number of queries, g = number of groups of
-rows, b = d / 8 bytes of packed signs.
+Shapes: n = all slots, k and m = slots passed as an argument, d = dimensions, q = queries, g = groups of rows, b = d / 8
+bytes of packed signs.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ Scales = npt.NDArray[np.float32]
 _COARSE_STEPS = 127  # steps per largest component
 _FINE_STEPS = 254  # steps per coarse step
 _LEAST_CAPACITY, _MOST_CAPACITY = 8_192, 65_536  # slots per chunk; the chunk of a large append is larger
-_GATHER_SHARE = 0.15  # share of slots in a mask above which reading all slots in order is faster
+_GATHER_SHARE = 0.15  # if a mask contains a larger share of the slots, reading all slots in order is faster
 _ROUNDING = 1e-6  # rounding error of a scanned cosine in float32
-_SPARE = 16  # extra candidates of the graph, so that they usually include the best `limit`
+_SPARE = 16  # extra candidates requested from the graph, so that the result usually includes the best `limit`
 _GENERATION_BYTES = 8
 
 
 class _Quantized(NamedTuple):
-    """Vectors as integers: planes (k, d), scales (k,), and `rest`, the maximum length of what `coarse` omits."""
+    """Vectors as integers: planes (k, d), scales (k,), and `rest`, the maximum length of the part that `coarse`
+    omits."""
 
     coarse: Bytes
     fine: Bytes
@@ -254,7 +256,8 @@ class VectorTable:
         self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
-        """Add slots with `vectors` (k, d), all or none; zeros stand for no vector. Raises `InvalidInputError`."""
+        """Add all or none of k slots with `vectors` (k, d); a row of zeros stands for no vector. Raises
+        `InvalidInputError`."""
         added = self._accepted(vectors)
         start, end = len(self._scales), len(self._scales) + len(added.scales)
         self._write(np.arange(start, end), added, end)

@@ -84,7 +84,7 @@ class View:
 
     @property
     def is_last(self) -> Mask:
-        """Which slots (n,) are alive and are either the last of their session or without a session."""
+        """Which slots (n,) are alive and either have no session or are the last in their session."""
         is_last: Mask = (self._arrays["following"] < 0) & self.alive
         return is_last
 
@@ -159,7 +159,7 @@ class View:
         return found
 
     def qualities_with_runs(self, slots: Slots) -> npt.NDArray[np.float64]:
-        """Return the quality of each slot (m,), or of its run (stored with the run's plan), or NaN."""
+        """Return the quality of each slot (m,), else the quality of its run (stored with the run's plan), else NaN."""
         found, runs = self.qualities[slots], self.runs[slots]
         unknown = np.isnan(found) & (runs != NO_NAME)
         if unknown.any():
@@ -182,7 +182,7 @@ class View:
         return found.T
 
     def distinct(self, slots: Slots) -> Slots:
-        """Return the distinct slots among `slots` (m,) that are not negative, ascending. Faster than `np.unique`."""
+        """Return the distinct non-negative slots in `slots` (m,), ascending. Faster than `np.unique`."""
         is_there = np.zeros(self.count, dtype=np.bool_)
         is_there[slots[slots >= 0]] = True
         return is_there.nonzero()[0]

@@ -1,7 +1,7 @@
-"""Traces in OpenTelemetry's terms: one trace from a client through the door and the host to the embedder.
+"""OpenTelemetry traces: one trace follows a request from the client through the door and the host to the embedder.
 
 Read `spans` first. Only `otlp` imports OpenTelemetry, once tracing is on. Spans contain names of verbs, numbers, error
-codes and times: no text, vector or token, and ids only with `tracing.ids`.
+codes and times. They never contain texts, vectors or tokens, and contain ids only with `tracing.ids`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ __all__ = [
 
 
 def start_tracing(settings: TracingSettings) -> None:
-    """From now on, export this process's spans to `settings.endpoint`, if it is set. Raises `SettingsError`."""
+    """Start exporting this process's spans to `settings.endpoint`, if it is set. Raises `SettingsError`."""
     if settings.endpoint:
         otlp, address = _otlp("tracing.endpoint"), _address(settings)
         spans.start(otlp.SpanExport(*address, settings.interval_s), settings.sample_ratio, with_ids=settings.ids)
 
 
 def find_export_problem(settings: TracingSettings) -> str:
-    """Send an export without spans to the endpoint; return what is wrong, or "". Raises `SettingsError`."""
+    """Send an empty export to the endpoint; return a description of the problem, or "". Raises `SettingsError`."""
     connection = _otlp("tracing.endpoint").Connection(*_address(settings))
     _, problem = connection.post(b"")
     connection.close()
@@ -59,7 +59,7 @@ def find_export_problem(settings: TracingSettings) -> str:
 
 
 def start_tracing_if_possible(settings: TracingSettings) -> None:
-    """Like `start_tracing`, for processes that must run even without traces: errors in the settings are only logged."""
+    """Like `start_tracing`, but only log errors in the settings, for processes that must run even without traces."""
     try:
         start_tracing(settings)
     except SettingsError as error:
@@ -72,7 +72,7 @@ def stop_tracing() -> None:
 
 
 def trace_clients() -> None:
-    """From now on, record a span for each call by this process's clients, using the program's own OpenTelemetry.
+    """Start recording a span for each call by this process's clients, using the program's own OpenTelemetry.
 
     The span is a child of the program's current span, and its trace continues in the daemon. Raises `SettingsError` if
     OpenTelemetry is not installed.

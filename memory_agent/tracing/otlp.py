@@ -2,7 +2,7 @@
 
 Only this file imports OpenTelemetry. A thread exports the spans from a bounded queue, so a missing or slow collector
 delays no request. A batch is sent again until the collector accepts or rejects it. While the queue is full, new spans
-are dropped and counted. With OpenTelemetry's own SDK, a span takes 37 us instead of 5 (measured with 1.45).
+are dropped and counted. OpenTelemetry's own SDK needs 37 us per span instead of 5 us (measured with version 1.45).
 """
 
 from __future__ import annotations
@@ -112,13 +112,13 @@ class Connection:
             self._connection = HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
 
     def post(self, body: bytes) -> tuple[int, str]:
-        """Return the status (0 if there was no answer), and the kind of failure ("" if it succeeded)."""
+        """Return the status (0 if there was no answer), and the kind of failure ("" if the request succeeded)."""
         was_open = self._connection.sock is not None
         try:
             return self._send(body)
         except (OSError, HTTPException) as error:
             self.close()
-            if was_open:  # the collector may have closed it since
+            if was_open:  # the collector may have closed the connection since
                 return self.post(body)
             return 0, type(error).__name__
 

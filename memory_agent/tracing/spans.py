@@ -1,7 +1,7 @@
 """Spans of requests, and the W3C trace context that connects the spans of several processes. Imports no OpenTelemetry.
 
-A span is recorded only if its trace is sampled. The caller's `traceparent` decides that; for a request without one, the
-door decides. Otherwise the span is `NO_SPAN`, whose methods do nothing.
+A span is recorded only if its trace is sampled. Whether it is sampled is decided by the caller's `traceparent` or,
+without a `traceparent`, by the door. Otherwise, `NO_SPAN` is used, whose methods do nothing.
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ _received: ContextVar[str] = ContextVar("traceparent", default="")
 
 
 def code_of(error: BaseException) -> str:
-    """Return the code of an error, or the name of its type; never its text, which may contain what a caller sent."""
+    """Return an error's code, else the name of its type, but never its text, which may quote a caller's data."""
     return str(getattr(error, "code", type(error).__name__))
 
 
 def described(verb: str, result: Any, user_id: str = "") -> dict[str, Attribute]:
     """Return the attributes of a verb's result: the operation, the number of memories and, with `user_id`, the ids.
 
-    A result that lacks an attribute is not an error, because the request has already been carried out.
+    A missing attribute in the result is not an error, because the request has already been carried out.
     """
     found: dict[str, Attribute] = {OPERATION: OPERATIONS[verb]} if verb in OPERATIONS else {}
     if user_id:
@@ -191,7 +191,7 @@ def stop() -> None:
 
 
 def use_program(begin: Callable[[str], CallSpan]) -> None:
-    """Begin client spans with this function, which receives the name of a verb."""
+    """Use `begin` to begin client spans; it receives the name of the verb."""
     global _begin_program_span
     _begin_program_span = begin
 
@@ -207,7 +207,7 @@ def receive_trace(traceparent: object) -> None:
 
 
 def server_span(part: str, verb: str, traceparent: str = "", *, may_begin: bool = False) -> AnySpan:
-    """Return the span of a received request. With `may_begin`, it may be the first of a trace."""
+    """Return the span of a received request. With `may_begin`, it may be the first span of a trace."""
     if _tracer is None:
         return NO_SPAN
     parent = parse(traceparent or _received.get() if may_begin else traceparent)
@@ -220,7 +220,7 @@ def server_span(part: str, verb: str, traceparent: str = "", *, may_begin: bool 
 
 
 def client_span(part: str, verb: str) -> AnySpan:
-    """Return the span of a request to another part, a child of the current span; without a current span, `NO_SPAN`."""
+    """Return a child of the current span for a request to another part, or `NO_SPAN` without a current span."""
     outer = _current.get()
     return Span("client", part, verb, outer.trace_id, outer.id) if isinstance(outer, Span) else NO_SPAN
 
@@ -231,7 +231,7 @@ def call_span(verb: str) -> CallSpan:
 
 
 def parse(traceparent: str) -> tuple[int, int, bool] | None:
-    """Return the trace, the parent and whether the trace is sampled, or None if `traceparent` is invalid (W3C Trace
+    """Return the trace id, the parent id, and whether the trace is sampled; None if `traceparent` is invalid (W3C Trace
     Context, level 1).
 
     >>> parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")

@@ -15,7 +15,7 @@ RECALLED = "memory.recalled"
 
 
 class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in a block. `score` is its raw cosine, or None if unknown; `relevance` is as in `RetrievedMemory`."""
+    """A memory in a block. `score` is the raw cosine, or None if unknown; see `RetrievedMemory` for `relevance`."""
 
     id: str
     score: float | None = None
@@ -25,8 +25,8 @@ class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Memories for one role about one event. `text` is meant for a prompt; it is "" if no memory is relevant.
 
-    `run_id` and `session_id` are those of the event; `trigger` is the row of the table. `quotes` are the ids of all
-    memories whose text or time the block shows; erasing one of them erases the block.
+    `run_id` and `session_id` identify the event's run and session; `trigger` names the row of the table. `quotes`
+    contains the ids of all memories whose text or time the block shows; erasing any of these memories erases the block.
     """
 
     trigger: str
@@ -41,7 +41,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     quotes: tuple[str, ...] = ()
 
     def to_event(self, user_id: str) -> dict[str, Any]:
-        """Return the block as an event for this user. The id is derived from the cause, so each cause has one block."""
+        """Return the block as an event for this user. The id is derived from the cause, so each cause has a single
+        block."""
         digest = sha256(self.cause_event_id.encode(errors="surrogatepass")).hexdigest()[:32]
         return {
             "event_id": f"recalled-{digest}",

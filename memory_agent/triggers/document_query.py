@@ -62,8 +62,8 @@ class Revisions:
 def document_query(title: str, text: str, document: str, revisions: Revisions, embed: EmbedTexts) -> str:
     """Return a query built from a document's text, at most 1,500 characters, or "" if the text has no usable sentence.
 
-    `document` identifies the document among `revisions`; with "" the whole text counts as unchanged. Without a model,
-    the first sentences are used instead of the central ones.
+    `document` identifies the document in `revisions`; if it is "", the whole text is treated as unchanged. Without a
+    model, the first sentences are used instead of the central ones.
     """
     text = text[:_MOST_CHARS]
     found = (match["marked"] or match["underlined"] for match in _HEADING.finditer(text))
@@ -79,7 +79,7 @@ def document_query(title: str, text: str, document: str, revisions: Revisions, e
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the distinct sentences and list items of a text, at most 20,000, of at most 300 characters each."""
+    """Return up to 20,000 distinct sentences and list items of a text, each of at most 300 characters."""
     found: dict[str, None] = {}
     for part in _END.split(text):
         line = _SPACE.sub(" ", _BULLET.sub("", part)).strip()

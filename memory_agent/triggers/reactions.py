@@ -54,7 +54,7 @@ class Triggers:
         """Return the block that `trigger` prescribes for an encoded event, or None for an event without usable text.
 
         The event need not be ingested yet. The answer omits the event itself, its run, and the latest events of its
-        session. The recall is attributed to a run only if feedback or an event of the run names the recall's id. Raises
+        session. The recall is attributed to a run only if its id appears in feedback or in an event of the run. Raises
         `InvalidInputError` for an unknown trigger.
 
         >>> record = memory.remember("The deploy to staging hangs while the VPN is off")
@@ -110,7 +110,7 @@ class Triggers:
         return msgspec.structs.replace(query, by_trigger=True, context_heading=row.heading)
 
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
-        """Return the vectors of texts, or None without a model or while another document is embedded."""
+        """Return the vectors of texts, or None if there is no model or another document is being embedded."""
         if not self._embedding.acquire(blocking=False):
             return None
         try:

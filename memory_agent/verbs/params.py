@@ -1,7 +1,7 @@
 """Parameters of every verb. Pure.
 
 Each struct is the wire format: new fields are added last, with defaults, and the type of a field never changes. A write
-that may be repeated carries an `event_id`. A field with documentation is an option of the verb's command.
+that may be repeated has an `event_id`. Each documented field is also an option of the verb's command.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from memory_agent.records.trajectories import RunEnd, RunState
 from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION, SCOPE_VERSION
 
 AGED_AT_ONCE = 20_000
-"""Maximum number of expired memories that one request forgets. The journal receives their ids: a few megabytes."""
+"""Maximum number of expired memories that one request forgets. Their ids in the journal take a few megabytes."""
 _MOST_IMPORT_BYTES = 32 << 20
-"""Many times the size of a learner. A frame above the socket's limit would close the socket without an answer."""
+"""A learner is many times smaller. A frame above the socket's limit would close the socket without an answer."""
 
 
 class OptionHelp(NamedTuple):
@@ -91,7 +91,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
         """Return the keyword arguments for `Memory`'s method.
 
-        `remaining_ms` is what remains of the caller's timeout, and `usual_ms` the recall deadline in the settings.
+        `remaining_ms` is the rest of the caller's timeout, and `usual_ms` is the recall deadline in the settings.
         """
         return asdict(self)
 
@@ -102,7 +102,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The users that the parameters name, for a verb about named users."""
+        """The users named in the parameters, for a verb about named users."""
         return ()
 
 
@@ -111,7 +111,8 @@ class NoParams(Params, frozen=True, kw_only=True):
 
 
 class JoinParams(Params, frozen=True, kw_only=True):
-    """`again`: whether a machine rejoins automatically. `in_common`: what must be equal on all machines, by name."""
+    """`again`: whether a machine rejoins automatically. `in_common`: the values, by name, that must be equal on all
+    machines."""
 
     name: str
     address: str
@@ -129,9 +130,10 @@ class LeaveParams(Params, frozen=True, kw_only=True):
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`. A query with several parts is sent as one text.
 
-    `usual_deadline`: whether the caller set no deadline. If so, the shorter of the request's deadline and the one in
-    the daemon's settings applies. Times on the wire are UTC, but days begin in the caller's zone, which
-    `reference_offset_s` (the UTC offset of `reference_time`) and `reference_zone` (its IANA name, if any) describe.
+    `usual_deadline` tells whether the caller set no deadline. If so, the request's deadline or the deadline in the
+    daemon's settings applies, whichever is shorter. Times on the wire are UTC, but days begin in the caller's time
+    zone. This zone is given by `reference_offset_s` (the UTC offset of `reference_time`) and `reference_zone` (its IANA
+    name, if any).
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
@@ -167,7 +169,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     ] = None
     by_session: Annotated[
         str | None,
-        means("The calling session. Its memories from the last minutes (the setting recall.echo_minutes) are omitted."),
+        means("The calling session. Its most recent memories are omitted (see the setting recall.echo_minutes)."),
     ] = None
     by_event: Annotated[str | None, means("The event that causes this recall. Its memory is omitted.")] = None
     min_relevance: MinRelevance = None
@@ -452,7 +454,8 @@ class AgeParams(Params, frozen=True, kw_only=True):
 
 
 class WaitParams(Params, frozen=True, kw_only=True):
-    """For each user, the journal number up to which events must be handled. The timeout is the request's deadline."""
+    """`through` maps each user to the journal number up to which events must be handled. The timeout is the request's
+    deadline."""
 
     through: dict[str, int]
 
@@ -497,7 +500,7 @@ def _listed(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _zone_fields(moment: datetime | None) -> dict[str, Any]:
-    """Return the fields of `RecallParams` that preserve the zone of a reference time."""
+    """Return the `RecallParams` fields that preserve the time zone of a reference time."""
     offset = None if moment is None else moment.utcoffset()
     if moment is None or offset is None:
         return {}
@@ -511,5 +514,5 @@ def _in_zone(moment: datetime, zone: str | None) -> datetime:
         return moment
     try:
         return moment.astimezone(ZoneInfo(zone))
-    except (KeyError, ValueError, OSError):  # an unknown name, an invalid name, or a folder of zones
+    except (KeyError, ValueError, OSError):  # the name is unknown or invalid, or names a folder of zones
         return moment

@@ -1,9 +1,9 @@
 """The daemon's requests and replies, as MessagePack. Pure, without sockets.
 
-A request carries its verb's parameters (`params`) undecoded, so that the gateway forwards them to the user's host
-without reading them. A reply is a result or a fault; the client raises a fault as the same exception with the same
-arguments. New fields are added last, with defaults; the type of a field never changes. A request with an option that an
-older daemon would ignore carries the version that introduced the option.
+The gateway forwards the verb's parameters (`params`) to the user's host without decoding them. A reply is a result or a
+fault; for a fault, the client raises the same exception with the same arguments. New fields are added last, with
+defaults; the type of a field never changes. If an older daemon would ignore an option, a request with this option
+states the version that introduced it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCOPE_VERSION = 4
 """Adds the filter of `stats`, and the vector of a recall and whether it is logged. Older daemons ignore them."""
 NEWEST_VERSION = SCOPE_VERSION
 HOST_PROTOCOL = 1
-"""The version of everything that passes between a daemon and the hosts of other machines.
+"""The version of all data exchanged between a daemon and the hosts on other machines.
 
 A daemon accepts only machines with its own number, whatever their product versions are. Increment the number with every
 change to the structs below, a verb's parameters or result, a method of `HostActor`, requests for shared items, or
@@ -49,10 +49,10 @@ T = TypeVar("T")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A client's request. `deadline_ms` is the time that remained when it was sent. `traceparent` is a W3C trace
-    context.
+    """A client's request. `deadline_ms` is the time that remained when the request was sent. `traceparent` is a W3C
+    trace context.
 
-    An empty `user_id` means the user of the key, or `default` with a key for all users.
+    If `user_id` is empty, the request is for the key's user, or for `default` if the key is for all users.
     """
 
     method: str
@@ -128,9 +128,9 @@ class HostAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One user's journal entries, for the user's host. With `replay`, repeats are recognised only by event id.
+    """One user's journal entries, for the user's host. With `replay`, repeated events are recognised only by their ids.
 
-    `ahead` are the entries of the next batch, to be embedded in advance; empty with `replay`.
+    `ahead` contains the entries of the next batch, which are embedded in advance; it is empty with `replay`.
     """
 
     events: tuple[tuple[int, bytes], ...]
@@ -149,9 +149,8 @@ class HostEndpoints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first frame of a request to a host. The second frame holds the verb's parameters or, without a verb, a batch.
 
-    `sent_at_s` is wall time, which processes of one machine share; 0 if the request comes from another machine.
-    `rights` are those of the caller's key. `placement` is the user's placement in a cluster. `traceparent`: as in
-    `Request`.
+    `sent_at_s` is wall time, or 0 if the request comes from another machine, whose clock may differ. `rights` are the
+    rights of the caller's key. `placement` is the user's placement in a cluster. `traceparent`: as in `Request`.
     """
 
     user_id: str
@@ -180,11 +179,11 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a host reports after each upkeep, summed over the memories that are open in it. Names no user.
+    """The figures that a host reports after each upkeep: sums over its open memories. Names no user.
 
     `waiting` counts memories without vectors (`MemoryStats.waiting`), and `gates` counts users by the state of their
-    gate. `resident_bytes` is 0 for a host within the daemon's process. `embedder` and `judge` count the calls from
-    their processes to a model's server.
+    gate. `resident_bytes` is 0 for a host within the daemon's process. `embedder` and `judge` count the calls that the
+    embedder's and the judge's processes make to a model server.
     """
 
     memories: int = 0
@@ -197,9 +196,9 @@ class HostFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Another machine of the daemon's cluster. `address` is its IP address, `users` the number of awake users on it.
+    """Another machine in the daemon's cluster, with its IP address and its number of awake users.
 
-    `is_full`: whether its disk is full; it then receives no users.
+    `is_full` is true if the machine's disk is full; a full machine receives no users.
     """
 
     name: str
@@ -225,9 +224,9 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `gcs` is the address of the daemon's Ray cluster, and `token` is the cluster's key. `curve` is the key pair (public,
     secret) that all hosts in the cluster use, and `shared` is the endpoint of the host of shared items. `now_s` is the
-    daemon's clock (seconds since 1970), from which the machine's own may differ by `clock_tolerance_s`. `keys_folder`
-    and `ring` identify the encryption keys, if the daemon's folder is encrypted. `settings` are those of the daemon
-    (`daemon.compatibility.encode_settings`).
+    time on the daemon's clock (seconds since 1970); the machine's clock may differ by `clock_tolerance_s`.
+    `keys_folder` and `ring` identify the encryption keys, if the daemon's folder is encrypted. `settings` contains the
+    daemon's settings (`daemon.compatibility.encode_settings`).
     """
 
     gcs: str
@@ -245,9 +244,9 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of the daemon.
 
-    `limits`: the daemon's numbers of hosts, threads and requests (`daemon.capacity`). `triggers`: the numbers of
-    published blocks, and of dropped causes by reason. `form`: whether it runs as processes with Ray or as one process
-    (`serve --light`). `nodes`: the other machines of its cluster.
+    `limits` gives the maximum numbers of hosts, threads and requests (`daemon.capacity`). `triggers` counts published
+    blocks, and dropped causes by reason. `form` tells whether the daemon runs as several processes with Ray, or as one
+    process (`serve --light`). `nodes` lists the other machines in the cluster.
     """
 
     version: str
@@ -266,7 +265,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 NOT_DONE = b""
-"""The reply of a host that has no lease, and did nothing."""
+"""The reply of a host that did nothing because it has no lease."""
 OUTCOME_UNKNOWN = b"\0"
 """The reply of a host whose lease ended during a request."""
 
@@ -317,7 +316,7 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode_host_request(frames: Sequence[bytes]) -> tuple[HostRequest, bytes]:
-    """Return the two frames of a request to a host, with the first decoded. Raises `ProtocolError`."""
+    """Return the two frames of a request to a host; the first frame is decoded. Raises `ProtocolError`."""
     if len(frames) != 2:
         raise errors.ProtocolError(f"a request to a host must have 2 frames, not {len(frames)}")
     return _conforming(_host_request_decoder.decode, frames[0], "not a request to a host"), frames[1]
@@ -359,7 +358,7 @@ def _conforming(decode: Callable[[Any], T], data: bytes | msgspec.Raw, problem: 
 
 @cache
 def _decoder_of(type_: Any) -> msgspec.msgpack.Decoder[Any]:
-    """Return a decoder for a verb's result; cached, since creating one for a list takes a third of the decoding."""
+    """Return a cached decoder for a verb's result; creating a decoder for a list takes a third of the decoding time."""
     return msgspec.msgpack.Decoder(described(type_))
 
 

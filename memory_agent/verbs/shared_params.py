@@ -26,10 +26,10 @@ class PreviewParams(Params, frozen=True, kw_only=True):
         str | None, OptionHelp("Share this memory, which provides the title, summary, tags and type.")
     ] = None
     reference: Annotated[
-        str | None, OptionHelp("Where the original is: a path or an address, visible to other users.")
+        str | None, OptionHelp("The location of the original, a path or an address, which is visible to other users.")
     ] = None
     version: Annotated[str, OptionHelp("The name of this version.")] = "1"
-    tags: Annotated[tuple[str, ...], OptionHelp("A tag to find it by.")] = ()
+    tags: Annotated[tuple[str, ...], OptionHelp("A tag for finding the item.")] = ()
     access_policy: Annotated[
         str | None,
         OptionHelp(

@@ -1,6 +1,6 @@
 """The table of verbs: one row for each verb of a memory and of its daemon.
 
-Clients, permissions, retries, dispatch, and the answers for users without a store follow from this table.
+This table determines the clients, permissions, retries, dispatch, and the answers for users without a store.
 `ops/ARCHITECTURE.md` lists the steps to add a verb.
 """
 
@@ -29,18 +29,18 @@ USUAL_PATIENCE_MS = 10_000.0
 _MINUTE_MS = 60_000.0
 _LONGEST_MS = 600_000.0
 _CARE_LOST = "may have been interrupted, which loses nothing: call it again"
-_ERASURE_LOST = "continues when the daemon starts, if it had begun: call it again for a receipt of the rest"
+_ERASURE_LOST = "continues when the daemon restarts, if it had begun: call it again for a receipt of the rest"
 
 
 @dataclass(frozen=True)
 class Verb:
     """One verb.
 
-    `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client. `scope`
-    is the scope that a key needs, or None for verbs that only the daemon itself calls. `repeat` defines whether a
-    request may be sent again after its answer was lost, and `when_lost` states what is known of the outcome if not.
-    `about` defines the users that the key must cover: the request's user, each user that the parameters name, or all
-    users. `answered_by` is the part of the daemon that handles the verb.
+    `name` is the verb's name on the wire; `method` is the dotted name of its method in `Memory` and in every client.
+    `scope` is the scope that a key needs, or None for verbs that only the daemon itself calls. If the answer is lost,
+    `repeat` defines whether the request may be sent again; if it may not, `when_lost` describes the outcome. `about`
+    defines which users the key must cover: the request's user, each user named in the parameters, or all users.
+    `answered_by` is the part of the daemon that handles the verb.
     """
 
     name: str
@@ -231,7 +231,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("leave", "leave", params.LeaveParams, None,
          "Move a machine's users to other machines, and let the machine leave.", scope=Scope.JOIN, repeat="idempotent",
          about="cluster", answered_by="daemon", patience_ms=_LONGEST_MS),
-    # Must be last: below a method `list`, annotations in the clients' classes could not name the type `list`.
+    # Must be last: after a method named `list`, annotations in the clients' classes could not refer to the type `list`.
     Verb("list", "list", params.ListParams, memories.MemoryPage,
          "Return memories by time, a page at a time.", scope=Scope.RECALL, repeat="read"),
 )
