@@ -1,8 +1,8 @@
 """The relay as a process: `python -m relay --data-dir DIR`.
 
 Prints one JSON line with its endpoints when it is ready, and logs to standard error. Exits with status 0 after SIGTERM,
-1 on an error, and 2 on an invalid setting. With `--parent-pid`, it also exits soon after that process stops being its
-parent.
+1 on an error, and 2 on an invalid setting. With `--parent-pid`, it also exits soon after the given process stops being
+its parent.
 """
 
 from __future__ import annotations

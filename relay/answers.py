@@ -1,6 +1,6 @@
 """Answers every request except `Publish`: reads by cursor, consumers, quarantine, erasure and statistics.
 
-A damaged entry is moved to quarantine when a reader reaches it, so that it does not block readers.
+When a reader reaches a damaged entry, the entry is moved to quarantine, so that readers are not blocked.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Answers:
 
 
 def _require(request: wire.Request, principal: Principal) -> None:
-    """Check the scope. Any user may read events about shared items, but only those whose audience includes the user."""
+    """Check the scope. A user may read events about shared items only if the user is in their audience."""
     if isinstance(request, wire.Ping):
         return
     user_id = request.user_id if isinstance(request, wire.Fetch) else None

@@ -1,7 +1,8 @@
 """The relay: acknowledged intake, plain PUB intake, table tails, replay by cursor, and a doorbell.
 
-One thread owns the ROUTER and answers all requests; every other intake has its own thread. After a storage error the
-relay exits, and its supervisor restarts it. When the disk is full, events are rejected but reads continue.
+One thread owns the ROUTER socket and answers all requests; each of the other intakes has its own thread. After a
+storage error the relay exits, and its supervisor restarts it. When the disk is full, events are rejected but reads
+continue.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from relay.worker import Worker
 _IDLE_WAIT_S = 1.0
 _FORMER_RELAY_S = 10.0
 _POLL_S = 0.05
-_REST = 20.0  # pause after a compaction, in multiples of its duration, so writers are blocked at most 5 % of the time
+_REST = 20.0  # pause after a compaction, in multiples of its duration; writers are blocked for at most 5 % of the time
 _LEAST_REST_S = 1.0
 
 
@@ -52,7 +53,7 @@ class Broker:
     """A relay on one data folder. `run` serves in the calling thread, `start` in a background thread."""
 
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None, copy: JournalCopy | None = None) -> None:
-        """Open the journal and bind the endpoints. With `copy`, events are acknowledged once it contains them.
+        """Open the journal and bind the endpoints. With `copy`, events are acknowledged once the copy contains them.
 
         Raises `JournalInUseError` if another relay uses the folder, other `JournalError`s, `RelaySettingsError`,
         `RelayUnavailableError`, `EncryptionMismatchError`, `EncryptionKeyMissingError` and `KeyFileError`.
@@ -325,7 +326,7 @@ class _Upkeep:
         """Remove erased bytes from the file; return whether none are left.
 
         Retries later if the disk is full, a read transaction does not end, or the copy of the journal cannot be
-        renewed. Writers wait meanwhile, so the pause after a compaction is a multiple of its duration.
+        renewed. Writers wait during a compaction, so the next pause is a multiple of its duration.
         """
         began_s = self._clock()
         if not self._journal.uncompacted:

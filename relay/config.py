@@ -1,7 +1,7 @@
 """The bus settings: one struct for each part, read once by an entry point.
 
-Every value can be written in TOML, so no default is None: 0 and the empty string mean "off". The error for an unknown
-name or a value out of bounds names the setting.
+Every value can be written in TOML, so no default is None: 0 and the empty string mean "off". If a name is unknown or a
+value is out of bounds, the error names the setting.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SqlName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of an event. `max_bytes` bounds its size as received, and `max_id_bytes` the size of each id."""
+    """Limits of an event. `max_bytes` limits the size of the received event, and `max_id_bytes` the size of each id."""
 
     max_bytes: Annotated[int, msgspec.Meta(ge=256, le=16 << 20)] = 262_144
     max_future_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)] = 300.0
@@ -35,11 +35,11 @@ class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The size and retention of the journal.
 
-    The map is sparse: it bounds the journal but does not reserve disk space. `reserve_bytes` of it (at most half) and a
-    file of `disk_reserve_bytes` are reserved so that entries can be deleted when the rest is full. A retention of 0
+    The map is sparse: it limits the journal's size but does not reserve disk space. To allow deletions when the rest is
+    full, `reserve_bytes` of the map (at most half) and a file of `disk_reserve_bytes` are reserved. A retention of 0
     means no limit. Retention stops at the slowest consumer unless `retention_ignores_consumers` is set. A repeated
-    event is recognised while the original is in the journal, and for `repeat_horizon_s` after the original was
-    received.
+    event is recognised as long as the original is in the journal, and at least for `repeat_horizon_s` after the
+    original was received.
     """
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)] = 64 << 30
@@ -71,10 +71,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The relay process. Empty `ingest` and `feed` select socket files below the data folder.
 
     `listen` and `feed_listen` are additional endpoints, such as `curve+tcp://HOST:PORT` for other machines. Plain PUB
-    emitters connect to `pub_bind`, or are bound to `pub_connect`. They present no key; if `pub_user` is set, only
-    events for that user are accepted. `max_batch` and `max_batch_bytes` bound one group commit, `queue_bytes` the queue
-    of each peer, and `pub_queue_bytes` the queue of each PUB emitter. While a consumer has more than `max_lag` unread
-    events (0: no limit), publishers and tables wait, and PUB events are dropped and counted.
+    emitters connect to `pub_bind`, or bind to `pub_connect`. They present no key. If `pub_user` is set, only that
+    user's events are accepted from them. `max_batch` and `max_batch_bytes` bound one group commit, `queue_bytes` the
+    queue of each peer, and `pub_queue_bytes` the queue of each PUB emitter. If a consumer has more than `max_lag`
+    unread events (0: no limit), publishers and tables wait, and PUB events are dropped and counted.
     """
 
     ingest: str = ""
@@ -113,9 +113,9 @@ PersonalKind = Literal["phone", "card", "iban"]
 class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Masking of secrets before storage.
 
-    A match is left unmasked if a pattern in `allow` matches all of it. `patterns` are additional patterns, by name. The
-    running time of a pattern with catastrophic backtracking is not bounded. `personal` lists kinds of numbers to mask
-    in addition to secrets.
+    A match is left unmasked if a pattern in `allow` matches all of it. `patterns` maps names to additional patterns.
+    The running time of a pattern with catastrophic backtracking is not bounded. `personal` lists kinds of numbers to
+    mask in addition to secrets.
     """
 
     enabled: bool = True
@@ -125,8 +125,8 @@ class MaskingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Encryption at rest. `keys_folder`, outside the data folder, contains the users' keys; if empty, encryption is
-    off.
+    """Encryption at rest. `keys_folder` contains the users' keys and is outside the data folder; if it is empty,
+    encryption is off.
     """
 
     keys_folder: str = ""

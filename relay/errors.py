@@ -1,8 +1,8 @@
 """The errors of the bus, and the base classes of all errors.
 
-Each class has a stable `code`, which acks, replies and documents use; it is `retryable` if the same call may succeed
-later. A class with fields is a dataclass with a message `template`; the others take the message itself. All arguments
-are plain values in `args`, so another process can rebuild an error from its code and arguments.
+Each class has a stable `code`, which is used in acks, replies and documents; it is `retryable` if the same call may
+succeed later. A class with fields is a dataclass with a message `template`; a class without fields takes the message
+itself. All arguments are plain values in `args`, so another process can rebuild an error from its code and arguments.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class EncryptionKeyMissingError(RelayError):
             )
         return (
             f"{self.folder} does not contain the encryption key of user {self.user_id}: is the right keys folder "
-            "mounted there? Only if the key was destroyed, and the data cannot be recovered, erase what is left: "
+            "mounted there? Only if the key was destroyed, and the data cannot be recovered, erase the remaining data: "
             f"memory-agent forget --user {self.user_id} --user-all"
         )
 
@@ -193,7 +193,7 @@ class EncryptionMismatchError(RelayError):
 
     def __str__(self) -> str:
         if self.is_encrypted:
-            return f"{self.path} is encrypted: set encryption.keys_folder to the folder of its keys"
+            return f"{self.path} is encrypted: set encryption.keys_folder to the folder that contains its keys"
         return f"{self.path} is not encrypted: run `memory-agent encrypt`, or leave encryption.keys_folder empty"
 
 
@@ -271,7 +271,7 @@ class JournalDamagedError(JournalError):
 
 @dataclass(eq=False, repr=False)
 class EntryDamagedError(JournalDamagedError):
-    """One entry does not match its checksum; the others are not affected."""
+    """One entry does not match its checksum; other entries are not affected."""
 
     code = "entry_damaged"
     template = "{path}: entry {seq} does not match its checksum"

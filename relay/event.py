@@ -111,7 +111,8 @@ def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
 def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> Event:
     """Validate a mapping and return its event. Raises the same errors as `decode_event`, but does not check the size.
 
-    A missing timestamp becomes `now`. A missing id is derived from the fields as sent, so a repeat gets the same id.
+    A missing timestamp becomes `now`. A missing id is derived from the fields as sent, so a repeated event gets the
+    same id.
 
     >>> event = event_from_mapping({"event_type": "user_input", "user_id": "alice"}, EventLimits(), now)
     >>> event.event_id, event.timestamp == now

@@ -1,4 +1,4 @@
-"""A future: one thread waits for the result of another. It remains usable after Ctrl-C (`relay.locks`)."""
+"""A future: one thread waits for the result of another. A Ctrl-C does not make it unusable (`relay.locks`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Future(Generic[Result]):
                 log.error("future.callback_failed", error=type(error).__name__)
 
     def cancel(self) -> bool:
-        """Cancel unless there is an outcome; `result` then raises `CancelledError`. Return whether it is cancelled."""
+        """Cancel the future unless it has an outcome; `result` then raises `CancelledError`. Return whether the future
+        is cancelled."""
         self.settle(CancelledError())
         return self.cancelled()
 

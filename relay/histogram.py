@@ -16,7 +16,7 @@ _BOUNDS_S = (
 
 
 class Histogram(msgspec.Struct, kw_only=True):
-    """Durations in seconds: how many are in each bucket, and their sum. Must be changed by one thread only.
+    """The number of durations in each bucket, and their sum in seconds. Only one thread may change a histogram.
 
     >>> took = Histogram()
     >>> took.add(0.002), took.add(7200.0)
@@ -29,11 +29,11 @@ class Histogram(msgspec.Struct, kw_only=True):
     sum_s: float = 0.0
 
     def add(self, took_s: float) -> None:
-        """Count one duration; a negative one counts as 0."""
+        """Count one duration; a negative duration counts as 0."""
         took_s = max(0.0, took_s)
         self.counts[bisect_left(_BOUNDS_S, took_s)] += 1
         self.sum_s += took_s
 
     def buckets(self) -> list[tuple[float, int]]:
-        """Return each upper bound in seconds with the number of durations up to it."""
+        """Return each upper bound in seconds, with the number of durations that do not exceed it."""
         return list(zip((*_BOUNDS_S, math.inf), accumulate(self.counts), strict=True))

@@ -1,7 +1,7 @@
 """Thread locks that survive Ctrl-C: a condition variable and a read/write lock.
 
-A `KeyboardInterrupt` inside `threading.Condition` and the classes built on it can leave a lock held for ever. Python
-interrupts neither `with lock` nor a single C call.
+A `KeyboardInterrupt` inside `threading.Condition`, or a class built on it, can leave a lock held forever. By contrast,
+Python does not interrupt `with lock` or a single C call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Condition:
         self._waiting: dict[SimpleQueue[None], None] = {}
 
     def wait_for(self, step: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Call `step` under the lock, again after each `notify_all`, until it returns True; return False on timeout.
+        """Call `step` under the lock until it returns True, again after each `notify_all`; return False on timeout.
 
         >>> condition, events = Condition(), ["e-1"]
         >>> condition.wait_for(lambda: bool(events), timeout_s=1.0)
@@ -104,7 +104,8 @@ class ReadWriteLock:
 
     @contextmanager
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Hold the lock exclusively. Waits up to `timeout_s` for writers, then for readers. Raises `TimeoutError`."""
+        """Hold the lock exclusively. Waits up to `timeout_s` for writers, and then as long for readers. Raises
+        `TimeoutError`."""
         token = object()
 
         def enter() -> bool:

@@ -29,8 +29,8 @@ def configure_logging(level: Level = "info", file: Path | None = None) -> None:
     """Log `level` and above, as one JSON document per line.
 
     On a terminal, lines are formatted for people, and `info` shows only warnings and errors. If standard error is
-    `file`, that file is bounded: at 8 MiB it becomes FILE.1, and so on up to FILE.3. Child processes that inherited it
-    continue to write to the former file.
+    `file`, the file is rotated: at 8 MiB it is renamed to FILE.1, FILE.1 to FILE.2, and so on up to FILE.3. Child
+    processes that inherited standard error continue to write to the renamed file.
     """
     _stderr.file = file if file is not None and _is_standard_error(file) else None
     terminal = sys.stderr.isatty()
@@ -51,7 +51,7 @@ def configure_logging(level: Level = "info", file: Path | None = None) -> None:
 
 
 def _import_structlog(*, with_rich: bool) -> Any:
-    """Import structlog, which imports rich if it can (37 ms and 4 MB more)."""
+    """Import structlog, which imports rich if it is installed (37 ms and 4 MB more)."""
     if not with_rich and "rich" not in sys.modules:
         sys.modules["rich"] = cast(ModuleType, None)  # importing it fails
         try:
@@ -79,7 +79,7 @@ class _StandardError:
         pass
 
     def rotate(self) -> None:
-        """Replace the file if it is full. Other threads may write meanwhile. Raises `OSError`."""
+        """Replace the file if it is full. Other threads may write at the same time. Raises `OSError`."""
         if self.file is None or os.fstat(2).st_size < _MOST_BYTES:
             return
         with self._guard:
@@ -87,7 +87,7 @@ class _StandardError:
                 self._replace(self.file)
 
     def _replace(self, file: Path) -> None:
-        """Open a new file, rename the full one and its predecessors, and continue in the new file."""
+        """Open a new file, rename the full file and its predecessors, and continue in the new file."""
         started = file.with_name(f"{file.name}.new")
         new = os.open(started, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
@@ -112,7 +112,7 @@ def _is_standard_error(file: Path) -> bool:
 
 
 def rotate_log() -> None:
-    """Replace the log file if it is full. Log lines trigger it, but other output does not."""
+    """Replace the log file if it is full. Log lines do this automatically, but other output does not."""
     with contextlib.suppress(OSError):
         _stderr.rotate()
 

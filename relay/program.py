@@ -12,11 +12,12 @@ from typing import NoReturn
 
 
 def run_program(main: Callable[[], int | None]) -> NoReturn:
-    """Run `main` and exit with the code that it returns or raises; 1 after an error.
+    """Run `main` and exit with the code that it returns or raises, or with 1 after an error.
 
-    Waits for threads, runs the exit handlers that were registered since the call, and flushes output. The interpreter's
-    cleanup is skipped, because it only frees memory (50 to 170 ms). The process and its children write no core file,
-    because it would contain texts and keys; to get one, raise the limit of the running process (`prlimit --core`).
+    Waits for threads, runs the exit handlers registered after the call, and flushes output. The interpreter's
+    cleanup is skipped, because it only frees memory (50 to 170 ms). The process and its children write no core files,
+    because these would contain texts and keys. To allow core files, raise the limit of the running process (`prlimit
+    --core`).
     """
     status = 1
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -27,7 +28,7 @@ def run_program(main: Callable[[], int | None]) -> NoReturn:
                 stream.flush()
         os._exit(status)
 
-    atexit.register(leave)  # handlers run in reverse order, so that this one is the last
+    atexit.register(leave)  # handlers run in reverse order, so this handler runs last
     try:
         sys.exit(main())
     except SystemExit as exit:

@@ -1,4 +1,4 @@
-"""Subscribers: clients that read the journal by cursor, woken by the doorbell, and send other requests to the relay.
+"""Subscribers are clients that read the journal by cursor. A doorbell wakes them. They also send other requests.
 
 Doorbells may be lost, but entries are not: a slow, late or restarted subscriber continues from its cursor. Delivery is
 at least once, so commit the cursor after handling an event.
@@ -33,8 +33,8 @@ _MAX_BYTES = 4 << 20
 class Subscriber:
     """A consumer of one relay. Thread-safe, except for `wait` and iteration.
 
-    Every request raises `RelayUnavailableError` if no reply arrives within `timeout_s`. The request has then been sent
-    twice and may have taken effect, so a repeated removal may report that there is nothing to remove.
+    Every request raises `RelayUnavailableError` if no reply arrives within `timeout_s`. In this case, the request was
+    sent twice and may have taken effect, so a repeated removal may find nothing to remove.
 
     In the examples, the journal holds alice's events `e-1` to `e-3`, with the numbers 1 to 3.
 
@@ -62,7 +62,8 @@ class Subscriber:
         self._known_seq = 0
 
     def fetch(self, after: int, limit: int, *, max_bytes: int = _MAX_BYTES, user_id: str | None = None) -> Batch:
-        """Return up to `limit` entries after number `after`, of all users or of one, and the journal's last number.
+        """Return up to `limit` entries after the number `after`, of one user or of all users, and the journal's last
+        number.
 
         >>> batch = subscriber.fetch(after=1, limit=100)
         >>> [(entry.seq, entry.event_type) for entry in batch.entries], batch.last_seq
@@ -91,7 +92,7 @@ class Subscriber:
     ) -> Iterator[JournalEntry]:
         """Yield the entries that match `topics`, after the cursor or the number `after`, and keep waiting for more.
 
-        `user_id` limits them to one user.
+        With `user_id`, only this user's entries are yielded.
 
         >>> for entry in subscriber.follow(["user_input"]):
         ...     print(entry.seq, read_event(entry.data).payload["text"])
@@ -116,7 +117,7 @@ class Subscriber:
         return self.follow()
 
     def cursor(self) -> int:
-        """Return the consumer's cursor. Registers a new consumer durably, so that retention waits for it.
+        """Return the consumer's cursor. Registers a new consumer durably; retention then waits for it.
 
         >>> subscriber.cursor(), subscriber.commit(2), subscriber.cursor()
         (0, 2, 2)
@@ -124,7 +125,7 @@ class Subscriber:
         return self._request(wire.Cursor(consumer=self._consumer), int)
 
     def commit(self, seq: int) -> int:
-        """Advance the cursor to `seq` and return it; it never moves back. Durable on return.
+        """Advance the cursor to `seq` and return the cursor, which never moves back. Durable on return.
 
         >>> subscriber.commit(2), subscriber.commit(1)
         (2, 2)
@@ -140,7 +141,7 @@ class Subscriber:
         return self._request(wire.Consumers(), list[ConsumerState])
 
     def remove_consumer(self, name: str) -> bool:
-        """Remove a consumer, so that retention no longer waits for it; return False if it is unknown.
+        """Remove a consumer; return False if it is unknown. Retention no longer waits for a removed consumer.
 
         >>> subscriber.commit(2), subscriber.remove_consumer("indexer"), subscriber.remove_consumer("indexer")
         (2, True, False)
@@ -148,7 +149,8 @@ class Subscriber:
         return self._request(wire.RemoveConsumer(consumer=name), bool)
 
     def quarantine(self, data: bytes, code: str, reason: str, *, source: str, seq: int | None = None) -> int:
-        """Quarantine an event that cannot be handled; return its id, or 0 if it does not fit. Idempotent. Durable.
+        """Quarantine an event that cannot be handled; return the entry's id, or 0 if there is no room. Idempotent.
+        Durable.
 
         >>> subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
         1
@@ -187,7 +189,7 @@ class Subscriber:
     def retry_quarantined(self, entry_id: int) -> bool:
         """Decode malformed bytes again; if they are now a valid event, journal it and return True. Durable on return.
 
-        Raises `QuarantineEntryError` for an unknown entry and for an event of the journal, which its consumer must
+        Raises `QuarantineEntryError` if the entry is unknown, or is an event from the journal, which its consumer must
         retry.
 
         >>> entry_id = subscriber.quarantine(b"{", "malformed_event", "is not JSON", source="indexer")
@@ -199,7 +201,7 @@ class Subscriber:
     def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
         """Erase events in parts; their numbers remain as gaps. Each part is durable when it completes.
 
-        The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). Each
+        The bytes remain in the file until the relay compacts its journal (`JournalStats.uncompacted` is then 0). Each
         part is requested only once, because a repeated request would report that nothing was erased. Raises
         `RelayUnavailableError` if the outcome is unknown; call it again to erase the remaining events.
 
@@ -226,7 +228,7 @@ class Subscriber:
         return self._request(wire.Stats(), RelayStats)
 
     def ping(self) -> int:
-        """Return the version of the relay's protocol.
+        """Return the relay's protocol version.
 
         >>> subscriber.ping()
         1
@@ -266,7 +268,7 @@ class Subscriber:
                 try:
                     return wire.decode_reply(reply, result_type)
                 except UnauthorizedError:
-                    if not self._socket.reload_token():  # the relay may since have created its token
+                    if not self._socket.reload_token():  # the relay may have created its token meanwhile
                         raise
         raise RelayUnavailableError(f"no reply from {self._ingest} within {timeout_s:.3g} s")
 

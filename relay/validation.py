@@ -1,6 +1,6 @@
 """Validates event fields (ids, user ids, timestamps, JSON values) and group names. Pure.
 
-Unlike msgspec, rejects NaN, lone surrogates and names that are unsafe as folder names.
+Unlike msgspec, this module rejects NaN, lone surrogates, and names that are unsafe as folder names.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from relay.errors import MalformedEventError
 
 SYSTEM_USER = "system"  # the user id under which conductors publish events; each event belongs to the user of its run
 SHARED_USER = "shared-knowledge"
-"""The user id of the store of shared items. No key can be created for this user. Each of its events names its
-`audience`, and only the key `local` may publish them.
+"""The user id of the store of shared items. No key can be created for this user. Each event of this user has an
+`audience`, and only the key `local` may publish such events.
 """
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_TYPE_CHARS = 128
-_MILLISECONDS_FROM = 1e11  # the year 5138 in seconds, 1973 in milliseconds
+_MILLISECONDS_FROM = 1e11  # the year 5138 if read as seconds, 1973 if read as milliseconds
 _INTEGERS = range(-(2**63), 2**64)  # the integers that MessagePack can represent
 _SHOWN_CHARS = 40
 
@@ -105,8 +105,9 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
 def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
     """Return a timestamp in UTC.
 
-    Text is ISO 8601, in UTC if it has no zone. A number is in seconds since 1970 or, if it is 1e11 or greater, in
-    milliseconds. Raises `MalformedEventError` for an invalid time and for one more than `max_future_s` after `now`.
+    Text must be in ISO 8601 format; without a zone, it is in UTC. A number is in seconds since 1970 or, if it is 1e11
+    or greater, in milliseconds. Raises `MalformedEventError` if the time is invalid or is more than `max_future_s`
+    after `now`.
     """
     try:
         moment = _moment(value)

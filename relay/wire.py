@@ -1,8 +1,8 @@
 """The messages of the bus as frames: requests, replies, acks, and messages from plain PUB emitters. Pure.
 
 A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
-the client's token (empty if the connection proved a CURVE key). A reply has the first two. New fields are added at the
-end, with defaults; types never change.
+the client's token (empty if the connection proved a CURVE key). A reply has a correlation id and a map, but no token.
+New fields are added at the end, with defaults; types never change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION = 1
 _Result = TypeVar("_Result")
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""A number small enough that counting up from it stays within 64 bits."""
+"""A number that is small enough for counting up from it without exceeding 64 bits."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
@@ -93,7 +93,7 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
 class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events to erase: all events of a user, or the user's events with these ids, sessions or runs.
 
-    An event whose payload lists one of `quoted` under `quotes` is erased too, unless its id is in `kept_ids`.
+    Events whose payload lists an id from `quoted` under `quotes` are also erased, unless their own id is in `kept_ids`.
     `system_seqs` holds the numbers of additional `system` events, and `quarantine_ids` the ids of quarantine entries
     without a number. The caller must verify that these events and entries belong to the user, because a key may name
     any session.
@@ -171,7 +171,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ack(_Message, frozen=True, tag="ack"):
-    """The producer's events from `first_seq` on are durable or permanently rejected. Cumulative."""
+    """Each of the producer's events from `first_seq` on is either durable or permanently rejected. Cumulative."""
 
     epoch: int
     first_seq: int
@@ -199,7 +199,7 @@ class Answer(_Message, frozen=True, tag="answer"):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An event in the journal. `data` is its canonical MessagePack; `received_ms` is 0 if not reported."""
+    """An event in the journal. `data` is the event in canonical MessagePack; `received_ms` is 0 if not reported."""
 
     seq: int
     user_id: str
@@ -210,7 +210,7 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_vouched(self) -> bool:
-        """Whether a key for all users published the event. Only then may the event name its owner."""
+        """Whether the event was published with a key for all users. Only such events may name their owner."""
         return self.origin is not None and self.origin.for_all
 
 
@@ -228,7 +228,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that are not an event, or an event (`seq`) that could not be handled, with the error's code and reason."""
+    """Malformed bytes, or a journal event (with a `seq`) that could not be handled, with the error's code and
+    reason."""
 
     id: int
     data: bytes
@@ -240,7 +241,8 @@ class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable consumer that has handled everything up to `seq`. `lag` counts the journal numbers after it."""
+    """A durable consumer that has handled everything up to `seq`. `lag` is the number of journal numbers after
+    `seq`."""
 
     name: str
     seq: int
@@ -273,7 +275,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a relay since its start. `acks`: the time from the receipt of a publish to its ack."""
+    """Statistics of a relay since its start. `acks` contains the times from the receipt of a publish to its ack."""
 
     version: int
     pid: int
@@ -321,7 +323,7 @@ def encode_answer(result: object) -> bytes:
 
 
 def encode_failure(error: RelayError) -> bytes:
-    """Return the body that makes `decode_reply` raise `error`."""
+    """Return a reply body for which `decode_reply` raises `error`."""
     return _encoder.encode(Failure(code=error.code, arguments=list(error.args)))
 
 
@@ -351,8 +353,8 @@ def decode_doorbell(frame: bytes) -> int:
 def event_in_frames(frames: Sequence[bytes]) -> bytes:
     """Return the bytes of the event in a message from a plain PUB emitter.
 
-    Accepts `[topic, ..., payload]`, `[payload]`, and a single frame `topic payload`. Raises `MalformedEventError` for
-    an empty message.
+    Accepts the frames `[topic, ..., payload]` or `[payload]`, and a single frame `topic payload`. Raises
+    `MalformedEventError` for an empty message.
     """
     if len(frames) > 1:
         return frames[-1]

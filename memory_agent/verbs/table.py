@@ -29,7 +29,7 @@ USUAL_PATIENCE_MS = 10_000.0
 _MINUTE_MS = 60_000.0
 _LONGEST_MS = 600_000.0
 _CARE_LOST = "may have been interrupted, which loses nothing: call it again"
-_ERASURE_LOST = "continues when the daemon restarts, if it had begun: call it again for a receipt of the rest"
+_ERASURE_LOST = "continues when the daemon starts, if it had begun: call it again for a receipt of the rest"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Looks up the principal of a token or CURVE key in the key file.
 
-The key of each request is looked up, so a revoked key is rejected at once, even on open connections. Without a readable
-key file, every key is unknown.
+The key is looked up for each request, so a revoked key is rejected at once, even on open connections. If the key file
+is unreadable, every key is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relay.errors import KeyFileError, UnauthorizedError
 from relay.log import log
 
 PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
-"""How to pass a key to a command. Error messages quote this text; the HTTP server replaces it with its own."""
+"""How to pass a key to a command. Error messages quote this text; the HTTP server substitutes its own."""
 _HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-agent keys create"
 
 

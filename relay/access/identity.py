@@ -35,7 +35,8 @@ class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Identity(NamedTuple):
-    """Credentials to present: CURVE keys, else the token, else the content of `file`, read on first use."""
+    """The credentials to present: the CURVE keys, else the token, else the content of `file`, which is read on first
+    use."""
 
     token: str = ""
     curve: CurvePair | None = None

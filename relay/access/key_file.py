@@ -31,8 +31,8 @@ _TOKEN_BYTES = 32
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A key for one user, or for all users (None), with a token or a public CURVE key.
 
-    Rotation keeps `created`. `person` is the holder of the user's keys; all users of one person have a single vote on a
-    shared item. The key `local` has every scope, including scopes added since its `scopes` were stored.
+    Rotation keeps `created`. `person` is the holder of the user's keys. Each person has a single vote on a shared item,
+    even with several users. The key `local` has every scope, including scopes added since its `scopes` were stored.
     """
 
     id: str
@@ -63,7 +63,7 @@ def keys_path(data_dir: Path) -> Path:
 
 
 def keys_version(data_dir: Path) -> tuple[int, ...]:
-    """Return a value that changes when a data folder's key file is replaced; empty without a file."""
+    """Return a value that changes when a data folder's key file is replaced, or () if there is no file."""
     try:
         found = os.stat(keys_path(data_dir))
     except OSError:
@@ -89,7 +89,7 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
 
 
 def ensure_local_key(data_dir: Path) -> str:
-    """Return the token of the key `local`; create it, or replace it if its file is missing. Raises `KeyFileError`."""
+    """Return the token of the key `local`. Creates a new token if its file is missing. Raises `KeyFileError`."""
     with _locked(data_dir):
         token = _local_token(data_dir)
         keys = read_keys(data_dir)
@@ -111,10 +111,10 @@ def create_key(
     tier: str | None = None,
     person: str | None = None,
 ) -> KeyDocument:
-    """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
+    """Add a key, and return it with its secret (the CURVE key pair `pair`, or a new token), which is not stored.
 
-    `orgs` and `tier` are the groups of its holder. All keys of the user are assigned to `person`; by default, the new
-    key is assigned to the person of the user's other keys. Raises `KeyFileError` if the name is in use or the user
+    `orgs` and `tier` are the groups of its holder. All keys of the user are assigned to `person`. By default, the new
+    key is assigned to the same person as the user's other keys. Raises `KeyFileError` if the name is in use or the user
     cannot have a key, and `MalformedEventError` for an invalid name of a user, organisation, tier or person.
 
     >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
@@ -156,9 +156,9 @@ def person_of(keys: Iterable[StoredKey], user_id: str | None) -> str | None:
 
 
 def set_person(data_dir: Path, key_ids: Collection[str], person: str | None) -> list[StoredKey]:
-    """Assign to `person`, or to nobody, all keys of the users who hold the named keys; return all these keys.
+    """Assign all keys of the users who hold the named keys to `person` (None: to nobody); return these keys.
 
-    Raises `KeyFileError` for an unknown key or one for all users, and `MalformedEventError` for an invalid name.
+    Raises `KeyFileError` if a key is unknown or is for all users, and `MalformedEventError` for an invalid name.
 
     >>> for name in ("ann-1", "ann-2"):
     ...     key = create_key(Path("data"), name, name, frozenset({Scope.RECALL}))
@@ -196,7 +196,7 @@ def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
 def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> KeyDocument:
     """Replace a key's secret with a new token or a CURVE key pair from `make`; return the key with its new secret.
 
-    The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token. Raises
+    The next request with the old secret is rejected. The token of the key `local` is written to DATA/token. Raises
     `KeyFileError`.
     """
     with _locked(data_dir):
@@ -207,14 +207,14 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
         stored, shown = _new_secret(make() if found.curve_public else None)
         rotated = msgspec.structs.replace(found, **stored)
         if key_id == LOCAL:
-            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
+            _write_keys(data_dir, (rotated, *keys))  # clients may read either token, so both are valid
             write_private(data_dir / TOKEN_FILE, shown["token"].encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
     return KeyDocument(id=key_id, user_id=found.user_id, **shown)
 
 
 def _new_secret(pair: CurvePair | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the fields to store and the fields to show, for the CURVE key pair or, without one, for a new token."""
+    """Return the fields to store and the fields to show, for the CURVE key pair if given, else for a new token."""
     if pair is not None:
         return {"curve_public": pair.public}, {"public": pair.public, "secret": pair.secret}
     token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -257,7 +257,7 @@ def _local_token(data_dir: Path) -> str:
         token = ""
     except UnicodeDecodeError as error:
         raise KeyFileError(str(path), "is damaged: remove it to create a new one") from error
-    if not token:  # an empty token would admit clients that have none
+    if not token:  # an empty token would admit clients without a token
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())
     return token

@@ -33,7 +33,8 @@ PUBLIC = "public"
 
 
 class Origin(NamedTuple):
-    """The key that published an event, as stored in the journal. Events of a key `for_all` users may name an owner."""
+    """The key that published an event, as stored in the journal. Only events published with a key `for_all` users may
+    name an owner."""
 
     key_id: str
     for_all: bool
@@ -63,7 +64,8 @@ class Principal(NamedTuple):
         return scope in self.scopes and self.user_id in (None, user_id)
 
     def require(self, scope: Scope, user_id: str | None) -> None:
-        """Raise `ScopeMissingError` or `UserNotAllowedError` unless `scope` is permitted for a user (None: for all)."""
+        """Raise `ScopeMissingError` or `UserNotAllowedError` if `scope` is not permitted for a user, or for all users
+        (None)."""
         if scope not in self.scopes:
             raise ScopeMissingError(scope.value, self.key_id)
         if self.user_id is not None and user_id is None:
@@ -74,7 +76,7 @@ class Principal(NamedTuple):
             raise self.not_for_user()
 
     def not_for_user(self) -> UserNotAllowedError:
-        """Return the error for a request about another user. It names the key but no user."""
+        """Return the error for a request about another user. The error names the key, but not the user."""
         hint = "omit the user, or use that user's key"
         return UserNotAllowedError("user_id", f"the key {self.key_id} is for another user; {hint}")
 

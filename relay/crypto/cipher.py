@@ -14,7 +14,7 @@ from relay.errors import RelaySettingsError, UndecipherableError
 
 KEY_BYTES = 32
 SEAL_BYTES = 28  # bytes that encryption adds to a value: a 12-byte nonce and a 16-byte tag
-NAME_BYTES = 16  # bytes that encryption adds to a name: its tag
+NAME_BYTES = 16  # bytes that encryption adds to a name: a tag
 _NONCE_BYTES = 12
 _PRINT_BYTES = 16
 
@@ -40,7 +40,7 @@ class Cipher:
         self.key_id = key_id(key)
 
     def seal(self, plain: bytes, about: bytes) -> bytes:
-        """Encrypt `plain`, making it `SEAL_BYTES` longer. `open` needs the same context `about`."""
+        """Encrypt `plain`; the result is `SEAL_BYTES` longer. `open` needs the same context `about`."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._values.encrypt(nonce, plain, about)
 
@@ -52,7 +52,7 @@ class Cipher:
             raise UndecipherableError from error
 
     def name(self, plain: bytes) -> bytes:
-        """Encrypt a name, making it `NAME_BYTES` longer. Deterministic."""
+        """Encrypt a name; the result is `NAME_BYTES` longer. Deterministic."""
         return self._names.encrypt(plain, None)
 
     def plain_name(self, encrypted: bytes) -> bytes:
@@ -67,5 +67,5 @@ class Cipher:
 
 
 def key_id(key: bytes) -> bytes:
-    """Return the id of a key: 8 bytes that reveal nothing about it."""
+    """Return the id of a key: 8 bytes that do not reveal the key."""
     return sha256(b"memory-agent key id" + key).digest()[:8]

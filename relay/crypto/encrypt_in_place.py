@@ -28,9 +28,9 @@ def encrypt_in_place(
 ) -> None:
     """Close `environment` and replace its file with an encrypted copy. Durable on return.
 
-    `open_copy` opens an empty encrypted environment. `puts` yields the content of the copy, each key once, from a
+    `open_copy` opens an empty encrypted environment. `puts` yields the pairs of the copy, with each key once, from a
     snapshot of `environment`. No other process may have the environment open. If the process is killed, either the old
-    or the new file remains. Raises `damaged` if the copy differs from what was written, and the errors of
+    or the new file remains. Raises `damaged` if the copy differs from the written data, and the errors of
     `Environment.replace_by`.
     """
     copy = room_for_copy(environment.path)
@@ -62,7 +62,7 @@ def _written(puts: Iterator[Put], target: Environment, total: int, report: Repor
 
 
 class _Digests:
-    """The number of pairs in each database, and the sum of their digests, regardless of their order."""
+    """The number of pairs in each database, and an order-independent sum of their digests."""
 
     def __init__(self, environment: Environment, puts: Iterable[Put]) -> None:
         self.of_database = dict.fromkeys(environment.databases, (0, 0))

@@ -1,8 +1,8 @@
 """The stored form of keys and values in an encrypted LMDB environment. Does not import LMDB.
 
 Values are encrypted with their key as context, and empty values stay empty. Names are encrypted deterministically.
-Numbers and times in keys stay plain, including the first ten characters of a ULID, because entries are read in the
-order of these keys. A checksum over a row is removed before encryption, because the tag replaces it.
+Numbers and times in keys stay plain, including the first ten characters of a ULID, so that entries can be read in the
+order of their keys. A row's checksum is removed before encryption, because the tag replaces it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _LONGEST_PLACE = 9
 
 
 class Form(NamedTuple):
-    """How a database is stored: the first `plain_bytes` of a key stay plain (None: all). `is_checked`: see `ROWS`."""
+    """How a database is stored: the first `plain_bytes` of each key stay plain (None: the whole key). `is_checked`: see
+    `ROWS`."""
 
     plain_bytes: int | None
     is_sealed: bool = True
@@ -54,7 +55,8 @@ class TransactionCipher:
         self._damaged = damaged
 
     def key(self, database: str, key: bytes) -> bytes:
-        """Return the stored form of a key. A key prefix without the name stays plain, so it can bound a scan."""
+        """Return the stored form of a key. A key prefix that ends before the name stays plain, so it can bound a
+        scan."""
         start = self._forms[database].plain_bytes
         if start is None or len(key) <= start:
             return key
@@ -93,7 +95,7 @@ class TransactionCipher:
         return checksum(_number(stored), value) + value if form.is_checked else value
 
     def _without_checksum(self, database: str, stored: bytes, value: bytes) -> bytes:
-        """Verify and remove a value's checksum; otherwise the new checksum from `open` would hide damage."""
+        """Verify and remove a value's checksum; without this check, the new checksum from `open` would hide damage."""
         body = value[CHECKSUM_BYTES:]
         if checksum(_number(stored), body) != value[:CHECKSUM_BYTES]:
             raise self._damaged(f"{database} {_number(stored)} does not match its checksum")
@@ -117,7 +119,7 @@ class Encryption:
         return TransactionCipher(cipher, self._forms, errors.damaged)
 
     def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
-        """Return the id of the key. Raises if `key_id` is not None and differs from it."""
+        """Return the id of the key. Raises if this id differs from a `key_id` other than None."""
         found = self._key.cipher(self._purpose, create=key_id is None and may_create).key_id
         if key_id not in (None, found):
             raise self._key.missing()

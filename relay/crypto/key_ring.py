@@ -1,8 +1,8 @@
 """The encryption keys of users: one file per user, mode 0600, in a folder separate from the data.
 
-A key is 256 random bits, durable before its first use. The data folder and backups contain no copy, so `destroy` makes
-all data of the user unreadable. The data folder records the id of its ring's system key (`read_ring`), so no second
-ring is created while the first is not mounted.
+A key is 256 random bits, durable before its first use. The data folder and its backups contain no copy, so `destroy`
+makes all data of the user unreadable. The data folder records the id of its ring's system key (`read_ring`), so that no
+second ring is created when the ring's folder is not mounted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
 _DESTROYED = b"destroyed"  # the start of an overwritten key file, which distinguishes it from a damaged one
 _LOOKS, _LOOK_S = 10, 0.01
-_MOST_KEPT = 1_000  # cached ciphers, 7 KB each (measured); for other users, the key file is read again
+_MOST_KEPT = 1_000  # maximum number of cached ciphers, 7 KB each (measured); other users' key files are read again
 _FileId = tuple[int, int]
 
 
@@ -48,7 +48,8 @@ class _RingMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyRing:
-    """The keys in one folder. Shared by threads and processes; destroying a key takes effect in all of them at once.
+    """The keys in one folder. Threads and processes can share a ring; a destroyed key is immediately unusable in all of
+    them.
 
     In the examples, `ring` is an empty `KeyRing(Path("ring"))`.
     """
@@ -156,7 +157,7 @@ class KeyRing:
     def destroy(self, user_id: str) -> bool:
         """Overwrite and remove a user's key; return False if there was none. Durable on return.
 
-        If the process is killed in between, an overwritten file remains, which counts as missing. Only a copy of the
+        If the process is killed after the overwriting, the file remains, but is treated as missing. Only a copy of the
         folder can restore the key. Old disk blocks may still contain its bytes. Raises `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
@@ -168,7 +169,7 @@ class KeyRing:
             with path.open("r+b") as file:
                 fcntl.flock(
                     file, fcntl.LOCK_EX
-                )  # held until the file is removed, so that no process removes its replacement
+                )  # held until the file is removed, so that no process can remove a replacement of the file
                 file.write(_DESTROYED + os.urandom(max(0, os.fstat(file.fileno()).st_size - len(_DESTROYED))))
                 file.flush()
                 os.fsync(file.fileno())
@@ -183,7 +184,7 @@ class KeyRing:
         return True
 
     def _create(self, user_id: str) -> None:
-        """Create a key. The first of several threads or processes wins."""
+        """Create a key. If several threads or processes create it, the first one wins."""
         path = self._path(user_id)
         document = _KeyFile(
             user_id=user_id, created=datetime.now(UTC), key=base64.b64encode(os.urandom(KEY_BYTES)).decode()
@@ -297,7 +298,8 @@ def _remove(path: Path, file: BinaryIO) -> None:
 
 
 def _stays(path: str, file_id: _FileId) -> bool:
-    """Whether an unreadable file stays unchanged for 0.1 s. If so, it is damaged; otherwise, it is being destroyed."""
+    """Whether an unreadable file stays unchanged for 0.1 s. If so, the file is damaged; otherwise, its key is being
+    destroyed."""
     for _ in range(_LOOKS):
         if _file_id(path) != file_id:
             return False
@@ -331,7 +333,8 @@ def read_ring(data_dir: Path) -> bytes | None:
 
 
 def _write_ring(data_dir: Path, key_id: bytes) -> None:
-    """Store the id of the system key in a data folder, unless there is one. Durable. Raises `KeyFileError`."""
+    """Store the id of the system key in a data folder, unless the folder already has one. Durable. Raises
+    `KeyFileError`."""
     path = ring_file(data_dir)
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

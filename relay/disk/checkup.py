@@ -1,6 +1,6 @@
-"""The base class of checkups, which walk the databases of one environment in one snapshot and count faults.
+"""The base class of checkups. A checkup scans the databases of an environment in one snapshot, and counts faults.
 
-A finding names a place and a kind of fault, and never contains text or ids.
+A finding contains a place and a kind of fault, but never texts or ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Report = Callable[[str, int, int], None]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault and how often it was found. `place` is a file, or a class of keys in a file."""
+    """A fault, and the number of times it was found. `place` is a file, or a class of keys in a file."""
 
     place: str
     fault: str

@@ -1,8 +1,8 @@
 """An LMDB environment for journals and stores. A committed transaction is durable.
 
-`writemap` is off: with it, a full disk kills the process with SIGBUS. The map size is set once, because growing it from
-two processes corrupts the file. LMDB detects only some kinds of damage, so callers store a checksum in each value, and
-`pages` checks the pages before LMDB reads them.
+`writemap` is off, because with this option a full disk kills the process with SIGBUS. The map size is set only once,
+because the file is corrupted if two processes increase the size. LMDB detects only some kinds of damage, so callers
+store a checksum in each value, and `pages` checks the pages before LMDB reads them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from relay.disk.transaction import (
 )
 from relay.locks import ReadWriteLock, holding
 
-# Before a replacement, new transactions are blocked for up to this long while open ones end. Between attempts, they may
-# run for the same time.
+# Before a replacement, new transactions are blocked for up to this time, to let open transactions end. Between
+# attempts, new transactions may run for the same time.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
@@ -58,7 +58,7 @@ class Encryption(Protocol):
     def begin(self, errors: ErrorFamily) -> PairCipher: ...
 
     def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
-        """Return the id of the key. Raises if it differs from the stored `key_id` (None in a new environment)."""
+        """Return the id of the key. Raises if the id differs from the stored `key_id` (None in a new environment)."""
 
 
 class Environment:
@@ -103,12 +103,12 @@ class Environment:
     ) -> Environment:
         """Open the environment in folder `path`; create it and its databases unless `readonly`.
 
-        The map is address space, not disk space. An encrypted environment must be opened with its `encryption`, a plain
-        one without. If `databases` is empty, the environment can be copied but not read, whether or not it is
-        encrypted. `lock` guards the replacement of the file, and is released by `close`. `on_commit` receives the
-        changes of each write transaction after its commit, in commit order. It must not raise, and the next write waits
-        for it. Raises `failed`, `full`, `damaged`, `is_encrypted` and `not_encrypted` of `errors`, and the errors of
-        `encryption`.
+        The map is address space, not disk space. An encrypted environment must be opened with its `encryption`, and a
+        plain environment without `encryption`. If `databases` is empty, the environment can be copied but not read,
+        whether or not it is encrypted. `lock` guards the replacement of the file, and is released by `close`.
+        `on_commit` receives the changes of each write transaction after its commit, in commit order. The callback must
+        not raise, and the next write waits for it. Raises `failed`, `full`, `damaged`, `is_encrypted` and
+        `not_encrypted` of `errors`, and the errors of `encryption`.
         """
         failures = _Failures(errors, path, map_size_bytes)
         engine = None
@@ -131,17 +131,17 @@ class Environment:
         return opened
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """Read from a snapshot within the block. Do not write inside it: the write may wait for a compaction that waits
-        for the block. Keep the block short, because a snapshot keeps old pages alive.
+        """Read from a snapshot within the block. Do not write inside the block, because the write may wait for a
+        compaction, which waits for the block. Keep the block short, because a snapshot keeps old pages alive.
         """
         return self._begin(write=False)
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Open a write transaction, after waiting for the current one to end.
+        """Wait for the current write transaction to end, then open a new one.
 
-        Durable when the block ends; rolled back when it raises. Raises `full` (rolled back; the environment stays
-        usable) and `failed` (rolled back; close and reopen).
+        The transaction is committed durably when the block ends, and rolled back if the block raises. Raises `full` or
+        `failed` after a rollback. After `full`, the environment stays usable; after `failed`, close and reopen it.
         """
         self._refuse_fork()  # before locking: another thread of the parent may have held the lock at the fork
         try:
@@ -199,7 +199,7 @@ class Environment:
             self._databases = _open_databases(self._engine, tuple(self._databases), readonly=False)
 
     def _require_encryption(self, *, readonly: bool) -> None:
-        """Check that the encryption on disk is the requested one. A new environment adopts it."""
+        """Check that the encryption on disk matches the requested encryption. A new environment adopts it."""
         known = self._marked_key()
         if self._encryption is None:
             if known is not None:
@@ -248,7 +248,7 @@ class Environment:
     def copy(self, folder: Path, *, clears_unused: bool = False) -> None:
         """Write a compact copy of a snapshot into the empty `folder`, even while the environment changes. Not fsynced.
 
-        `clears_unused`: zero the unused bytes, which can be parts of deleted values.
+        `clears_unused` zeroes the unused bytes, which can contain parts of deleted values.
         """
         with self._failures.translated(), self._transactions.shared():
             self._engine.copy(str(folder), compact=True)
@@ -256,9 +256,9 @@ class Environment:
             clear_unused(folder)
 
     def apply(self, changes: Iterable[StoredChange]) -> None:
-        """Apply changes that another environment recorded (`on_commit`), in one transaction. Durable on return.
+        """Apply changes recorded by another environment (`on_commit`) in one transaction. Durable on return.
 
-        Neither decrypts nor records them. Creates missing databases. Raises the same errors as `write`.
+        The changes are not decrypted or recorded again. Creates missing databases. Raises the same errors as `write`.
         """
         handles: dict[str, Any] = {}
         with (
@@ -372,7 +372,7 @@ class Environment:
 
     @property
     def file_bytes(self) -> int:
-        """Size of the file up to its last used page; the rest is a hole."""
+        """Size of the file up to the last used page; the rest of the file is a hole."""
         with self._transactions.shared():
             return int((self._engine.info()["last_pgno"] + 1) * self._engine.stat()["psize"])
 
@@ -439,7 +439,7 @@ def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes
 
 
 def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
-    """Return the handles by name. None stands for a database that an older read-only file lacks."""
+    """Return the handles by name. The handle of a database that an older read-only file lacks is None."""
     handles = dict.fromkeys(names)
     for name in names:
         with suppress(*(lmdb.NotFoundError,) if readonly else ()):
@@ -478,7 +478,7 @@ def _open_engine(failures: _Failures, databases: int, *, readonly: bool) -> Any:
 
 
 def _require_whole(failures: _Failures) -> None:
-    """Reject a file that was truncated within its meta pages. LMDB would take it for a new file."""
+    """Reject a file that was truncated within its meta pages, because LMDB would treat it as a new file."""
     file = failures.path / DATA_FILE
     if file.exists() and 0 < file.stat().st_size < 2 * os.sysconf("SC_PAGESIZE"):
         raise failures.damaged(f"{DATA_FILE} was truncated to {file.stat().st_size} bytes")

@@ -1,8 +1,9 @@
 """One writer per folder: a file lock that names the owner, and an epoch in the store that fences earlier owners.
 
-A lock is not enough: a Ray actor whose raylet died keeps its lock for minutes, although Ray has already started its
-successor. So an owner with the role `host` may take over from a `host`. It increments the epoch, and the earlier
-owner's next write fails. Not covered: an owner that is frozen inside a write, and folders shared between machines.
+A lock alone is not enough: if its raylet dies, a Ray actor keeps its lock for minutes, although Ray has already started
+its successor. Therefore, an owner with the role `host` may take over from another `host`. The new owner increments the
+epoch, which makes the earlier owner's next write fail. Owners that are frozen inside a write and folders shared between
+machines are not supported.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class WriterLock:
     """The exclusive right to write in a folder, until `release` or until the process exits."""
 
     swap_file = "swap.lock"
-    """Locked exclusively while files are replaced, and shared while other processes open them (`opening`)."""
+    """The lock is exclusive while files are replaced, and shared while other processes open them (`opening`)."""
 
     def __init__(self, folder: Path, descriptor: int, errors: ErrorFamily) -> None:
         self.folder = folder
@@ -131,7 +132,8 @@ class OwnerLock(WriterLock):
 
     @classmethod
     def _take_over(cls, path: Path, waited_for: int | None, errors: ErrorFamily) -> OwnerLock | None:
-        """Replace the lock file with one locked by this process; return None if another process was faster."""
+        """Replace the lock file with a new file that this process has locked; return None if another process was
+        faster."""
         with _locked(path.with_name(cls.swap_file)) as entered:
             owner = _read_owner(path)
             if not entered or owner is None or _inode(path) != waited_for:
@@ -187,7 +189,7 @@ def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
     """Prevent the files below `folder` from being replaced while a process other than their writer opens them."""
     try:
         descriptor = os.open(folder / kind.swap_file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # the folder is a copy, or was never written
+    except FileNotFoundError:  # the folder is a copy, or was never written to
         yield
         return
     try:

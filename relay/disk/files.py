@@ -1,7 +1,7 @@
 """Writes files atomically and durably, with checksums that detect damage but not forgery.
 
 A text file ends with a line that contains its SHA-256. A file without that line is from an older version and is read
-without a check. The last part of this module creates and replaces the data file of an LMDB environment without
+without a check. The last functions of this module create and replace the data file of an LMDB environment, without
 importing LMDB.
 """
 
@@ -56,7 +56,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write a file with `write_private`, unless it exists. The first of several processes wins."""
+    """Write a file with `write_private`, unless it exists. If several processes write it, the first one wins."""
     made = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     _write(made, content, os.O_TRUNC)
     with suppress(FileExistsError):
@@ -73,7 +73,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def checksum(number: int, body: bytes) -> bytes:
-    """Return the 8-byte checksum of `body` and its key `number`, which makes moved values detectable."""
+    """Return the 8-byte checksum of `body` and its key `number`. Including the number makes moved values detectable."""
     return xxhash.xxh3_64_digest(body, seed=number)
 
 
@@ -99,8 +99,9 @@ def _line(content: bytes) -> bytes:
 def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
     """Create the data file of an environment in `path` with `make` unless it exists. Durable on return.
 
-    LMDB writes the first two pages in place, and never opens a file with only one of them. So `make` writes into a
-    temporary folder, and the complete file is moved into place. Raises `OSError`, and any error that `make` raises.
+    LMDB writes the first two pages in place, and cannot open a file that contains only one of them. Therefore, `make`
+    writes into a temporary folder, and the complete file is then moved into place. Raises `OSError`, and any error that
+    `make` raises.
     """
     file = path / DATA_FILE
     if file.exists() and file.stat().st_size:
@@ -134,7 +135,8 @@ def replace_by_copy(copy: Path) -> None:
     """Replace the file with the copy; a complete file exists at all times. Durable on return.
 
     The environment must not be opened or written during the call (`fence`). LMDB also keeps the number of the last
-    commit in its lock file, but a compact copy counts from 1 again. So the lock file is removed first.
+    commit in its lock file, but commits are numbered from 1 again in a compact copy. Therefore, the lock file is
+    removed first.
     """
     folder = copy.parent
     (folder / LOCK_FILE).unlink(missing_ok=True)

@@ -18,19 +18,19 @@ DATA_FILE = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _HEADER_BYTES, _NODE_BYTES, _NUMBER_BYTES = 16, 8, 8
 _BRANCH, _LEAF, _OVERFLOW, _META = 0x01, 0x02, 0x04, 0x08
-_BIG, _TREE = 0x01, 0x02  # flags of a leaf node: value on overflow pages; root of another tree
+_BIG, _TREE = 0x01, 0x02  # flags of a leaf node: the value is on overflow pages; the value is the root of another tree
 _NO_PAGE = (1 << 64) - 1
 _FIRST_PAGE = 2  # the first page after the two meta pages
 _DEEPEST = 32
 _TRIES = 100  # an attempt fails only if other processes commit twice between `begin` and the check
 _KINDS = _BRANCH | _LEAF | _OVERFLOW | _META
 
-_header = Struct("<QHHHH")  # number, -, flags, end of the pointers, start of the nodes
+_header = Struct("<QHHHH")  # page number, unused, flags, end of the pointers, start of the nodes
 _long_header = Struct("<QHHI")  # the same for the first page of a long value, with the number of pages
 _meta = Struct("<IIQQ")
-_tree = Struct("<IHHQQQQQ")  # -, flags, depth, branch pages, leaf pages, overflow pages, entries, root
-_ends = Struct("<QQ")  # last page, number of the commit
-_node = Struct("<HHHH")  # size or page (low, high), flags or page (highest), bytes of the key
+_tree = Struct("<IHHQQQQQ")  # unused, flags, depth, branch pages, leaf pages, overflow pages, entries, root
+_ends = Struct("<QQ")  # number of the last page, number of the commit
+_node = Struct("<HHHH")  # size or page number (low, high bits), flags or page number (highest bits), length of the key
 _number = Struct("<Q")
 
 
@@ -67,18 +67,18 @@ def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> s
     """Check an open environment, like `find_fault`, before any page is read, even while other processes write.
 
     `begin` opens an LMDB read transaction, which keeps the pages of its commit alive. Raises `CommitGoneError` if no
-    attempt finds the commit: LMDB's lock file then belongs to a different file.
+    attempt finds the commit: in this case, LMDB's lock file belongs to a different data file.
     """
     for _ in range(_TRIES):
         with begin() as transaction, suppress(CommitGoneError):  # other processes committed twice
             return find_fault(folder, transaction.id())
-    raise CommitGoneError(f"{DATA_FILE} was replaced while it was opened; try again when no process has it open")
+    raise CommitGoneError(f"{DATA_FILE} was replaced while it was being opened; try again when no process has it open")
 
 
 def find_fault(folder: Path, commit: int | None = None) -> str | None:
     """Return the first fault in the pages of the environment in `folder`, or None.
 
-    `commit` belongs to an open read transaction. None selects the newest commit, and requires that no process is
+    `commit` is the commit of an open read transaction. With None, the newest commit is checked; no process may be
     writing. A missing or empty file has no fault. Raises `CommitGoneError` and `OSError`.
     """
     file = folder / DATA_FILE
@@ -159,7 +159,7 @@ class _Walk:
             self._free(offset + key_bytes, flags)
 
     def _tree(self, name: str, tree: Tree) -> list[tuple[int, int, int]]:
-        """Check one tree; return its leaf nodes if it lists databases or free pages, else nothing."""
+        """Check one tree. Returns its leaf nodes if the tree lists databases or free pages, else nothing."""
         if tree.root == _NO_PAGE:
             self._require(name, tree.entries == 0, f"is empty, but should have {tree.entries} entries")
             return []
@@ -205,7 +205,7 @@ class _Walk:
         return children
 
     def _leaf(self, name: str, page: int, is_listed: bool) -> list[tuple[int, int, int]]:
-        """Check a leaf. With `is_listed`, return the offset, length and flags of each key."""
+        """Check a leaf. With `is_listed`, the offset, length and flags of each key are returned."""
         count = self._take(name, page, _LEAF)
         self._entries += count
         end = (page + 1) * self._page_bytes

@@ -1,8 +1,7 @@
 """Distinguishes a full disk from other write errors.
 
-LMDB may report an I/O error for a full disk. After an I/O error, two checks are made: whether the file system has
-enough free space, and whether a file of that size can be allocated, which detects quotas. A broken disk passes both
-checks.
+LMDB may report an I/O error for a full disk. After an I/O error, this module checks whether the file system has enough
+free space, and whether a file of that size can be allocated, which detects quotas. A broken disk passes both checks.
 """
 
 from __future__ import annotations
@@ -44,13 +43,14 @@ def has_room(folder: Path) -> bool:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return how many bytes unprivileged users can write, or None if the file system has no size. Raises `OSError`."""
+    """Return the number of bytes that unprivileged users can write, or None if the file system has no size. Raises
+    `OSError`."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 
 
 def keep_reserve(folder: Path, size_bytes: int) -> bool:
-    """Occupy disk space in `folder` that `release_reserve` frees; return False if there is too little."""
+    """Reserve disk space in `folder`, which `release_reserve` frees; return False if there is not enough space."""
     file = folder / _RESERVE_FILE
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)

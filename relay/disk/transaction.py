@@ -13,7 +13,7 @@ Pair = tuple[bytes, bytes]
 
 
 class StoredChange(NamedTuple):
-    """A change to one pair as stored (after encryption). Without a `key`, the database was cleared."""
+    """A change to one pair as stored (after encryption). If `key` is None, the whole database was cleared."""
 
     database: str
     key: bytes | None
@@ -21,7 +21,7 @@ class StoredChange(NamedTuple):
 
 
 OnCommit = Callable[[list[StoredChange] | None], None]
-"""Receives the changes of a committed transaction, or None if a commit was interrupted and may have taken effect."""
+"""Receives the changes of a committed transaction, or None if the commit was interrupted and its outcome is unknown."""
 
 
 class ErrorFamily(NamedTuple):
@@ -85,7 +85,7 @@ class Transaction:
         return value
 
     def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
-        """Set `key` to `value`. `append` hints that `key` is the greatest, so that pages are filled completely."""
+        """Set `key` to `value`. `append` is a hint that `key` is the greatest key; pages are then filled completely."""
         handle = self._databases[database]
         try:
             if not (append and self._transaction.put(key, value, db=handle, append=True, overwrite=False)):
@@ -100,7 +100,7 @@ class Transaction:
         self._put_many(database, pairs, append=False)
 
     def append_all(self, database: str, pairs: Collection[Pair]) -> None:
-        """Add pairs in ascending order, above all existing keys. Raises `damaged` otherwise."""
+        """Add pairs in ascending order, with keys above all existing keys. Raises `damaged` otherwise."""
         added = self._put_many(database, pairs, append=True)
         if added < len(pairs):
             first, _ = next(iter(pairs))
@@ -156,7 +156,7 @@ class Transaction:
             raise self._failures.translate(error) from error
 
     def stored_keys(self, database: str, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Yield the keys from `start` (inclusive) to `end` (exclusive), not decrypted. Reads no values."""
+        """Yield the keys from `start` (inclusive) to `end` (exclusive) without decrypting them. Reads no values."""
         if self._databases[database] is None:
             return
         try:
@@ -167,9 +167,10 @@ class Transaction:
             raise self._failures.translate(error) from error
 
     def consume(self, database: str) -> Iterator[Pair]:
-        """Yield the pairs in order, not decrypted, and delete each pair when the next one is requested.
+        """Yield the pairs in order without decrypting them; delete each pair when the next pair is requested.
 
-        The last pair that the caller receives is not deleted. Other databases may be changed meanwhile.
+        If the caller stops early, the last pair that it received is not deleted. Other databases may be changed
+        meanwhile.
         """
         try:
             with self._transaction.cursor(db=self._databases[database]) as cursor:
@@ -193,7 +194,7 @@ class Transaction:
         return 0 if self._databases[database] is None else int(self._stat(database)["entries"])
 
     def used_bytes(self) -> int:
-        """Return the size of all pages in use, over all databases, without free pages."""
+        """Return the total size of the pages in use in all databases, excluding free pages."""
         used = 0
         for name in (name for name, handle in self._databases.items() if handle is not None):
             stat = self._stat(name)

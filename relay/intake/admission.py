@@ -1,7 +1,7 @@
-"""Decodes and masks an event, and checks that the publisher's key may write for its user.
+"""Decodes and masks an event, and checks that the publisher's key may write events of its user.
 
-Every event in the journal passes through this module. If the key is for one user, an event without a user gets that
-user, and an event that names another user is rejected. Events of `system` can only come from keys for all users. The
+Every event in the journal passes through this module. If the key is for one user, an event without a user is assigned
+to that user, and an event that names another user is rejected. Events of `system` require a key for all users. The
 caller checks the scope of the key.
 """
 
@@ -51,7 +51,8 @@ class Admission:
             return error
 
     def suspects(self, admitted: Iterable[tuple[bytes, Admitted]], source: str) -> list[Suspect]:
-        """Return masked quarantine entries for malformed events, except those of users that the key does not permit."""
+        """Return masked quarantine entries for malformed events, except events of users that the key does not
+        permit."""
         mask = self.masker.data
         return [
             Suspect(mask(data), outcome.code, mask(str(outcome).encode()).decode(), source)

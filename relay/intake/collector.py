@@ -1,7 +1,7 @@
-"""Best-effort, counted intake from plain PUB emitters, which get no acknowledgements.
+"""Best-effort intake from plain PUB emitters, which receive no acknowledgements. All messages are counted.
 
-Every message that arrives is journaled or quarantined, or dropped and counted while a consumer is too far behind.
-Emitters present no key: if `broker.pub_user` is set, events of other users are dropped and counted.
+Every message that arrives is journaled or quarantined; while a consumer is too far behind, messages are dropped and
+counted. Emitters present no key; if `broker.pub_user` is set, events of other users are dropped and counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relay.net import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2
-_TOO_LARGE = 4  # times the maximum event size; larger messages are not received, and so cannot be quarantined
+_TOO_LARGE = 4  # a multiple of the maximum event size; larger messages are not received and cannot be quarantined
 
 
 class Collector:

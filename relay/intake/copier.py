@@ -1,6 +1,6 @@
 """Holds the acks of events until the journal's copy contains them. Without a copy, acks are sent at once.
 
-A thread writes the copy while the next events are journaled. All commits since the last write share the next one.
+A thread writes the copy while the next events are journaled. Each write contains all commits since the previous write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INTERVAL_S = 5.0  # interval at which changes other than events, such as cursor
 
 
 class Copier:
-    """A worker's task: copies what was journaled, then releases the replies that were held."""
+    """A worker's task: copies the journaled changes, then releases the held replies."""
 
     name = "copier"
 
@@ -30,7 +30,7 @@ class Copier:
         self._released = SimpleQueue[Reply]()
 
     def hold(self, replies: Sequence[Reply]) -> None:
-        """Hold replies about events that were journaled before this call. The caller must then wake the worker."""
+        """Hold the replies for events that were journaled before this call. The caller must then wake the worker."""
         for reply in replies:
             self._held.put(reply)
 

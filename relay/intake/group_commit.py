@@ -1,4 +1,4 @@
-"""Acknowledged intake with group commit: all queued publishes become one transaction, with one ack per publisher.
+"""Acknowledged intake with group commit: one transaction stores all queued publishes, and each publisher gets one ack.
 
 A publisher's events are journaled in order; events after a gap are rejected, and the publisher resends them. The
 journal recognises repeats by `event_id`, so the state here may be lost.
@@ -42,7 +42,7 @@ class Submission(NamedTuple):
 
     @property
     def producer(self) -> Producer:
-        """The producer. The key is included, so that no other key can use its id."""
+        """The producer. The key is included, so that a different key cannot use the same producer id."""
         return self.principal.key_id, self.publish.producer_id
 
 
@@ -76,7 +76,7 @@ class Intake:
     def take(self, submissions: Sequence[Submission], now: datetime) -> list[Reply]:
         """Journal the events of `submissions` in one transaction; return the acks and refusals to send.
 
-        Acknowledged events are durable. Everything is rejected while the disk is full, the keys folder is missing, or a
+        Acknowledged events are durable. Rejects all events while the disk is full, the keys folder is missing, or a
         consumer is too far behind. Raises `JournalError`.
         """
         positions: dict[Producer, _Position] = {}

@@ -1,7 +1,7 @@
 """Masks obvious secrets in text before it is stored; a GitHub token becomes `[masked:github_token]`. Pure.
 
-Takes time linear in the length of the text, even for hostile text. Does not find encoded secrets, or secrets that have
-neither a known format nor a revealing name beside them (`ops/decisions/0005-secret-masking.md`).
+Takes time linear in the length of the text, even for hostile text. Finds a secret only if it is not encoded, and only
+by its known format or by a revealing name beside it (`ops/decisions/0005-secret-masking.md`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IN_EVERY_TEXT = ""
 
 
 Rows = Mapping[int, Sequence[str]]
-"""The rows of the table to try on a text, each with its literals that may occur in the text."""
+"""The rows of the table to try on a text, each with the literals that may occur in the text."""
 
 
 class Masker:
@@ -78,7 +78,8 @@ class Masker:
         return self._text(text, self._literals.rows(text))
 
     def data(self, data: bytes) -> bytes:
-        """Mask bytes: JSON and MessagePack as in `value`, and other bytes as in `text`, even if they are not UTF-8.
+        """Mask bytes: JSON and MessagePack are masked like `value`, and other bytes like `text`, even if they are not
+        UTF-8.
 
         >>> masker.data(b'{"password":"%s"}' % word.encode())
         b'{"password":"[masked:password]"}'
@@ -145,14 +146,15 @@ class Masker:
         numbers: dict[Any, int] = {}
         for name, value in fields.items():
             unique = shown = self._text(name, rows) if isinstance(name, str) else name
-            while unique in masked:  # keeps fields with equal masked names apart, in linear time
+            while unique in masked:  # numbers fields whose masked names are equal, in linear time
                 numbers[shown] = numbers.get(shown, 1) + 1
                 unique = f"{shown}#{numbers[shown]}"
             masked[unique] = self._hidden(value) if _is_secret_field(name) else self._value(value, rows)
         return masked
 
     def _hidden(self, value: Any) -> Any:
-        """Mask the value of a secret field. Empty, boolean and masked values reveal nothing and stay unchanged."""
+        """Mask the value of a secret field. Empty, boolean and already masked values stay unchanged, because they
+        reveal nothing."""
         if isinstance(value, Mapping):
             return {name: self._hidden(one) for name, one in value.items()}
         if isinstance(value, list | tuple):
@@ -186,7 +188,7 @@ class Masker:
 
 
 def masked_kinds(*values: object) -> Counter[str]:
-    """Count the masked secrets in JSON values by kind. Kinds that are not in the table count as `other`.
+    """Count the masked secrets in JSON values by kind. Kinds that are not in the table are counted as `other`.
 
     >>> masked_kinds({"text": "psql postgres://ann:[masked:url_password]@db/app"})
     Counter({'url_password': 1})
@@ -201,7 +203,7 @@ def masked_kinds(*values: object) -> Counter[str]:
 
 
 def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
-    """Whether the match of a pattern that is not `strict` is a secret, and not a placeholder, a name or code."""
+    """Whether a match of a non-`strict` pattern is a secret rather than a placeholder, a name or code."""
     if _is_masked(secret) or _PLACEHOLDER.fullmatch(secret) or _REFERENCE.fullmatch(secret) or len(set(secret)) < 3:
         return False
     groups = match.groupdict()
@@ -238,7 +240,7 @@ def _is_secret_field(name: object) -> bool:
 
 
 def _secret_span(match: re.Match[str]) -> tuple[int, int]:
-    """Return the span of the secret, without the punctuation that follows an unquoted secret."""
+    """Return the span of the secret, excluding any punctuation after an unquoted secret."""
     groups = match.re.groupindex
     for name in ("secret", "quoted"):
         if name in groups and match[name] is not None:
@@ -246,7 +248,7 @@ def _secret_span(match: re.Match[str]) -> tuple[int, int]:
     if "bare" not in groups:
         return match.span()
     start, end = match.span("bare")
-    is_assigned = match.string[start - 1] == "="  # unlike in prose, punctuation may belong to the password
+    is_assigned = match.string[start - 1] == "="  # here, unlike in prose, punctuation may be part of the password
     return start, start + len(match.string[start:end].rstrip(_NO_PART if is_assigned else _TRAILING))
 
 
@@ -264,7 +266,7 @@ class _Literals:
                 by_sign.setdefault(sign, {}).setdefault(literal, []).append(row)
 
     def rows(self, text: str) -> Rows:
-        """Return the rows with a literal that occurs in `text`, in order, each with the literals that occur."""
+        """Return, in order, the rows that have literals in `text`, each row with these literals."""
         found: dict[int, list[str]] = {}
         for searched, by_sign in ((text, self._exact), (fold_case(text), self._any_case)):
             for sign, rows_of in by_sign.items():
@@ -276,9 +278,9 @@ class _Literals:
         return dict(sorted(found.items()))
 
     def rows_within(self, value: Any) -> Rows:
-        """Return the rows with a literal in a nested value, or all rows if the value cannot be encoded as JSON."""
+        """Return the rows that have a literal in a nested value, or all rows if the value cannot be encoded as JSON."""
         try:
-            written = msgspec.json.encode(value)  # does not change literals: none contains a quote or a backslash
+            written = msgspec.json.encode(value)  # keeps literals unchanged: they contain no quotes or backslashes
         except (TypeError, ValueError, OverflowError, RecursionError):
             return self._every
         return self.rows(written.decode())

@@ -1,8 +1,8 @@
 """The formats of phone numbers, payment card numbers and bank account numbers (IBAN). Pure.
 
 Cards are recognised by their check digit (Luhn, ISO/IEC 7812), and IBANs by their check digits (modulo 97, ISO 13616)
-and the length for their country. A phone number has no check digit, so it must have a country code, a typical grouping,
-or a word such as "phone" before it (`ops/decisions/0005-secret-masking.md`).
+and the length for their country. Phone numbers have no check digit. They are recognised by a country code, a typical
+grouping, or a preceding word such as "phone" (`ops/decisions/0005-secret-masking.md`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEPARATED = r"(?:[ ().\-/\u00a0\u202f\u2011]{0,3}+\d)"
 _BEFORE, _AFTER = r"(?<![\w+./-])(?<!\d[,:])", r"(?![\w-]|[.,:]\d)"
 _ALONE_BEFORE, _ALONE_AFTER = rf"{_BEFORE}(?<!\d )", rf"{_AFTER}(?! \d)"
 _INTERNATIONAL = rf"(?:1[ .(-]{{0,2}}+[2-9]\d{_SEPARATED}{{8}}|(?!1){_CODE}{_SEPARATED}{{6,13}}+)"
-"""The number of digits after + or 00; in North America, always 11."""
+"""The number of digits after + or 00, which is always 11 in North America."""
 _WORDS = (
     *("phone", "telephone", "tel", "telefon", "telefone", "telefono", "teléfono", "téléphone", "telefonnummer"),
     *("mobile", "mobil", "móvil", "celular", "cellulare", "cell", "handy", "fax", "whatsapp", "signal", "sms"),
@@ -61,7 +61,8 @@ def personal_numbers(text: str) -> Iterator[PersonalNumber]:
 
 
 def _taken(one: SecretFormat, found: list[PersonalNumber], match: re.Match[str]) -> str:
-    """Add the number of a match to `found`, and return underscores in its place, for later formats."""
+    """Add the number in a match to `found`, and return the match with underscores instead of the number, for later
+    formats."""
     start, end = match.span("secret" if "secret" in one.pattern.groupindex else 0)
     number, whole, offset = match.string[start:end], match.group(), match.start()
     if one.check is not None and not one.check(number):

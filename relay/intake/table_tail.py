@@ -141,7 +141,7 @@ class TableFollower:
 
 
 def table_problem(table: TableTail) -> str:
-    """Return why the rows of a table cannot be read now, or ""."""
+    """Return the reason why the rows of a table cannot be read now, or "" if they can."""
     try:
         with _opened(table) as connection:
             _columns(connection, table)

@@ -1,4 +1,4 @@
-"""Checks a journal: every entry against its checksum, and every reference in both directions. Read-only.
+"""Checks every entry of a journal against its checksum, and every reference in both directions. Read-only.
 
 References to entries that were set aside or deleted are not faults. No keys are needed, because checksums cover the
 stored form.
@@ -62,7 +62,7 @@ class _JournalCheckup(Checkup):
             self._reference("ids", key, number(value))
 
     def _reference(self, database: str, key: bytes, seq: int) -> None:
-        """Check that a reference points to an event that refers back, or to a deleted event."""
+        """Check that a reference points to an event that refers back to it, or to a deleted event."""
         found = self.transaction.get("events", number_key(seq))
         stored = None if found is None else load_event(number_key(seq), found)
         if stored is not None:

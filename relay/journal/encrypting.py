@@ -24,10 +24,10 @@ _PAGE = 1_000
 
 
 def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now: datetime) -> int:
-    """Encrypt the closed journal in `folder`; return its number of events. Durable on return. Idempotent.
+    """Encrypt the closed journal in `folder`; return the number of its events. Durable on return. Idempotent.
 
-    A kill at any moment leaves either the old or the new file. Damaged entries move to the quarantine. Raises
-    `JournalError`s, `KeyFileError` and `EncryptionKeyMissingError`.
+    If the process is killed at any time, either the old or the new file remains. Damaged entries move to the
+    quarantine. Raises `JournalError`s, `KeyFileError` and `EncryptionKeyMissingError`.
     """
     mark = read_mark(folder, settings)
     if not mark.is_new and mark.key_id is None:

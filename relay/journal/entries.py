@@ -1,8 +1,8 @@
-"""The stored form of the journal's entries, counters and times: keys, values, checksums. Pure.
+"""The stored form of the journal's entries, counters and times, with their keys, values and checksums. Pure.
 
-A value consists of 8 bytes of XXH3 over its key and content, followed by the content. So an entry under the wrong
-number is detected too. Numbers are 8 bytes, big-endian, so LMDB sorts them. The checksum of an encrypted entry is not
-encrypted, so damage is not mistaken for a missing key.
+A value consists of 8 bytes of XXH3 over its key and content, followed by the content. This also detects an entry that
+is stored under the wrong number. Numbers are 8 bytes, big-endian, so that LMDB sorts them by value. The checksum of an
+encrypted entry is not encrypted, so that damage cannot be mistaken for a missing key.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from relay.disk import Transaction
 T = TypeVar("T")
 COUNTERS = "counters"
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
-"""`users`: user and seq, to read one user's events. `ids` maps user and event_id to seq. `forgotten`: ids of deleted
-events that are still recognised. `sources`: the read position in each table. `unread`: digests of quarantine entries.
+"""`users` contains the pairs of user and seq, for reading one user's events. `ids` maps user and event_id to seq.
+`forgotten` contains the ids of deleted events that are still recognised, `sources` the read position in each table, and
+`unread` the digests of quarantine entries.
 """
 
 
@@ -45,8 +46,8 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event. The key of `owner`, or else that of the event's user, encrypts `name` (its id) and `sealed` (its
-    content).
+    """An encrypted event. `name` is its id and `sealed` its content, both encrypted with the key of `owner` or, if that
+    is empty, of the event's user.
     """
 
     received_ms: int
@@ -95,7 +96,7 @@ class SealedQuarantine(msgspec.Struct, frozen=True, array_like=True):
 AnyEvent = StoredEvent | SealedEvent
 AnyQuarantine = StoredQuarantine | SealedQuarantine
 
-_SEALED = b"\xc1"  # the first byte of encrypted content. No MessagePack content starts with it
+_SEALED = b"\xc1"  # the first byte of encrypted content; no MessagePack content starts with it
 _encoder = msgspec.msgpack.Encoder()
 _event_decoder = msgspec.msgpack.Decoder(described(StoredEvent))
 _sealed_event_decoder = msgspec.msgpack.Decoder(described(SealedEvent))

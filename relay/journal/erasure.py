@@ -49,7 +49,7 @@ class Erasure:
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False, limit: int = 20_000) -> Erased:
         """Erase the selected events among the next `limit` candidates, in one transaction. Durable on return.
 
-        Repeat with `after_seq` set to `next_after` until `next_after` is None. The last part also erases the selected
+        Repeat with `after_seq` set to `next_after` until `next_after` is None. The last call also erases the selected
         quarantine entries.
         """
         with self.environment.read() if dry_run else self.environment.write() as transaction:
@@ -115,7 +115,7 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
 
 
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
-    """Whether a quarantine entry is selected. For unreadable bytes, only the source decides."""
+    """Whether a quarantine entry is selected. Unreadable bytes are selected only by their source."""
     is_users = user_of_source(entry.source) == wanted.user_id
     is_named = entry.seq in wanted.system_seqs or entry.id in wanted.quarantine_ids
     if (is_users and wanted.everything) or is_named:

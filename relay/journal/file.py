@@ -1,4 +1,4 @@
-"""The file of a journal: opening, copying while in use, and moving consumers back.
+"""Opens a journal's file, copies it while it is in use, and moves consumers back.
 
 A journal is encrypted from the start or not at all. An encrypted journal stores the id of the system key. If the keys
 folder is missing or wrong, nothing is read or written, and no keys are created.
@@ -20,7 +20,7 @@ from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 
 MARK = b"encrypted"
-_SKIPPED_NUMBERS = 1 << 24  # far more than the events that can be waiting to be copied
+_SKIPPED_NUMBERS = 1 << 24  # far more than the number of events that can be waiting to be copied
 _ERRORS = ErrorFamily(
     failed=errors.JournalError,
     full=errors.JournalFullError,
@@ -35,7 +35,8 @@ _ERRORS = ErrorFamily(
 def open_file(
     folder: Path, settings: JournalSettings, *, readonly: bool = False, on_commit: OnCommit | None = None
 ) -> Environment:
-    """Open a journal's environment. A writer creates it, and is its only writer. Raises `JournalError`s."""
+    """Open a journal's environment. A writer creates the environment if needed, and is its only writer. Raises
+    `JournalError`s."""
     try:
         if readonly:
             with opening(folder, WriterLock):
@@ -58,10 +59,10 @@ def open_copy(folder: Path, settings: JournalSettings) -> Environment:
 
 
 def skip_numbers(folder: Path, settings: JournalSettings) -> int:
-    """Skip the next numbers of a journal that was restored from a copy, and return its last number.
+    """Skip numbers in a journal that was restored from a copy, and return the last skipped number.
 
-    The lost journal may have assigned them to events that were read but not copied. A reader would mistake new events
-    with these numbers for repeats. Durable on return. Raises `JournalError`.
+    The lost journal may have assigned these numbers to events that were read but not copied. A reader would mistake new
+    events with these numbers for repeats. Durable on return. Raises `JournalError`.
     """
     with closing(open_file(folder, settings)) as environment, environment.write() as transaction:
         return add_to_counter(transaction, "last_seq", _SKIPPED_NUMBERS)
@@ -104,14 +105,14 @@ def claim_ring(keys: KeyRing) -> bytes:
 
 
 class Mark(NamedTuple):
-    """Whether a journal is new, and the id of its system key (None if plain)."""
+    """Whether a journal is new, and the id of its system key (None for a plain journal)."""
 
     is_new: bool
     key_id: bytes | None
 
 
 def read_mark(folder: Path, settings: JournalSettings) -> Mark:
-    """Return the mark of the journal in `folder`. A missing journal counts as new. Raises `JournalError`."""
+    """Return the mark of the journal in `folder`. A missing journal is treated as new. Raises `JournalError`."""
     if not folder.exists():
         return Mark(True, None)
     with closing(open_file(folder, settings, readonly=True)) as environment, environment.read() as transaction:

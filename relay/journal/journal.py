@@ -116,8 +116,8 @@ class Journal:
     ) -> list[Appended]:
         """Append events in order, in one transaction; return their numbers. Durable on return, but not copied.
 
-        `origins` holds the origin of each event, if known. The same transaction quarantines `suspects` and stores the
-        read position of a `source`, a pair of name and position. Raises `JournalPausedError` (nothing was written) and
+        `origins` holds the origin of each event, if known. In the same transaction, `suspects` are quarantined, and the
+        read position of a `source` (name and position) is stored. Raises `JournalPausedError` (nothing was written) and
         `JournalError`.
 
         >>> journal.append(events[:2], now)
@@ -139,7 +139,7 @@ class Journal:
     def read(
         self, after_seq: int, limit: int, max_bytes: int = 4 << 20, user_id: str | None = None
     ) -> list[JournalEntry]:
-        """Return only the entries that `fetch` would return.
+        """Like `fetch`, but return only the entries.
 
         >>> appended = journal.append(events, now)
         >>> [(entry.seq, read_event(entry.data).event_id) for entry in journal.read(after_seq=1, limit=10)]
@@ -157,7 +157,7 @@ class Journal:
     ) -> Batch:
         """Return at most `limit` entries after `after_seq` in order, optionally of one user, from one snapshot.
 
-        `audiences` limits them to entries for these audiences; at most 10,000 other entries are skipped
+        With `audiences`, only entries for these audiences are returned; at most 10,000 other entries are skipped
         (`Batch.has_more`). Stops before `max_bytes` of event data, but always returns the first entry. Skips entries
         whose key is missing. Raises `EntryDamagedError` if the first entry is damaged, and `KeysUnavailableError`.
 
@@ -186,7 +186,7 @@ class Journal:
                 found.append(entry)
                 if len(found) >= limit:
                     break
-        self._sealing.require_keys()  # otherwise, keys that have just become unavailable would seem destroyed
+        self._sealing.require_keys()  # without this check, keys that have just become unavailable would seem destroyed
         return Batch(entries=found, last_seq=last_seq, first_seq=first_seq, has_more=has_more)
 
     @property
@@ -214,7 +214,7 @@ class Journal:
     def commit(self, name: str, seq: int) -> int:
         """Move the cursor of the consumer `name` to `seq`, and return it. Durable on return.
 
-        A cursor never moves back. Committing 0 registers a consumer, so that retention waits for it. Raises
+        A cursor never moves back. Committing 0 registers a consumer; retention then waits for it. Raises
         `CursorError` for a number that was never assigned, or an invalid name.
 
         >>> appended = journal.append(events, now)
@@ -278,7 +278,8 @@ class Journal:
     def quarantine(
         self, data: bytes, code: str, reason: str, source: str, now: datetime, seq: int | None = None
     ) -> int:
-        """Quarantine bytes that could not be handled; return the entry's id, or 0 if it does not fit. Durable.
+        """Quarantine bytes that could not be handled; return the id of the entry, or 0 if the quarantine is full.
+        Durable.
 
         >>> journal.quarantine(b"{", "malformed_event", "is not JSON", "intake", now)
         1
@@ -339,12 +340,12 @@ class Journal:
         """Move a damaged entry to the quarantine and return its new id. Durable on return."""
         with self._writing() as transaction:
             raw = transaction.get("events", entries.number_key(seq)) or b""
-            transaction.delete("events", entries.number_key(seq))  # readers skip the references to it
+            transaction.delete("events", entries.number_key(seq))  # readers skip references to a missing entry
             suspect = Suspect(raw, errors.EntryDamagedError.code, "does not match its checksum", "journal", seq)
             return self._quarantine.add(transaction, suspect, now)
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete entries beyond the configured age or size that every consumer has read. Durable on return.
+        """Delete entries that exceed the configured age or size and that every consumer has read. Durable on return.
 
         >>> appended = journal.append(events, now)
         >>> journal.retain(now).deleted
@@ -392,8 +393,8 @@ class Journal:
     def flush_copy(self) -> None:
         """Copy everything committed before the call. The copy is durable on return. Does nothing without a copy.
 
-        Raises `JournalSupersededError` and `CopyUnavailableError`. After the latter, appends also raise it until a
-        later call succeeds.
+        Raises `JournalSupersededError` and `CopyUnavailableError`. After a `CopyUnavailableError`, appends also raise
+        this error until a later call succeeds.
 
         >>> journal.flush_copy()
         """
@@ -409,7 +410,7 @@ class Journal:
     def compact(self) -> None:
         """Rewrite the file, and then its copy, without deleted data. Durable on return.
 
-        Writers wait while the copy is made and verified, readers only while the files are swapped. Raises
+        Writers wait while the copy is made and verified. Readers wait only while the files are swapped. Raises
         `JournalFullError` if the disk has no room for a second copy of the file, `TimeoutError` if a transaction does
         not end, and `CopyUnavailableError`.
 
@@ -478,7 +479,8 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        """Open a write transaction that may encrypt. It is rolled back if the keys folder disappears or is replaced."""
+        """Open a write transaction that may encrypt. If the keys folder disappears or is replaced, it is rolled
+        back."""
         self._sealing.require_keys()
         with self._environment.write() as transaction:
             yield transaction
@@ -537,7 +539,7 @@ class Journal:
         return None if value is None else entries.number(value)
 
     def _consumers(self, transaction: Transaction) -> list[ConsumerState]:
-        last = transaction.last_key("events")  # later numbers were erased, or skipped after a restoration
+        last = transaction.last_key("events")  # higher numbers were erased, or skipped after a restore
         last_seq = 0 if last is None else entries.number(last)
         states = [(name.decode(), entries.number(seq)) for name, seq in transaction.scan("consumers")]
         return [ConsumerState(name=name, seq=seq, lag=max(0, last_seq - seq)) for name, seq in states]

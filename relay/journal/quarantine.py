@@ -1,8 +1,8 @@
-"""The quarantine of a journal: bytes that are not an event, and events that could not be handled, with the reason.
+"""The quarantine of a journal: stores malformed events, and events that could not be handled, with the reasons.
 
-Entries are never evicted. A full quarantine rejects and counts further bytes. Events from the journal (`seq`) always
-fit. A source names the user, and the intake or consumer that quarantined the bytes. Equal bytes of a source are stored
-once.
+Entries are never evicted. A full quarantine rejects and counts further bytes. Events from the journal (with a `seq`)
+are always accepted. A source identifies the user, and the intake or consumer that quarantined the bytes. Equal bytes
+from the same source are stored once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Quarantine:
         self._sealing = sealing
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
-        """Store `suspect` and return its id. Returns the existing id for a repeat, and `REFUSED` if it does not fit."""
+        """Store `suspect` and return its id. Returns the existing id if it is a repeat, and `REFUSED` if there is no
+        room."""
         user_id = user_of(suspect.data, suspect.source)
         digest = self._sealing.digest(user_id, _digest(suspect))
         known = transaction.get("unread", digest)
@@ -91,7 +92,7 @@ class Quarantine:
             stored = None if sealed is None else self._sealing.open_quarantine(key, sealed)
         except EncryptionKeyMissingError as error:
             assert sealed is not None
-            source = source_name("locked", "", Principal("", error.user_id, frozenset()))  # so that it can be erased
+            source = source_name("locked", "", Principal("", error.user_id, frozenset()))  # needed to erase the entry
             stored = entries.StoredQuarantine(
                 b"", error.code, str(error), source, sealed.quarantined_ms, sealed.seq, b""
             )
@@ -121,21 +122,21 @@ def _digest(suspect: Suspect) -> bytes:
 
 
 def source_name(kind: str, name: str, principal: Principal) -> str:
-    """Return the source to store with quarantined bytes. It names the key's user."""
+    """Return the source to store with quarantined bytes, which includes the key's user."""
     if principal.user_id is not None:
         return f"{kind}{_OF_USER}{principal.user_id}/{name}"
     return f"{kind}:{name}" if name else kind
 
 
 def publisher_of(source: str) -> Principal:
-    """Return the principal for publishing quarantined bytes again; `source` is a result of `source_name`."""
+    """Return the principal for publishing quarantined bytes again, given a `source` from `source_name`."""
     kind, at, rest = source.partition(_OF_USER)
     is_of_user = bool(at) and ":" not in kind
     return Principal("quarantine", rest.partition("/")[0] if is_of_user else None, frozenset({Scope.PUBLISH}))
 
 
 def user_of_source(source: str) -> str | None:
-    """Return the user named by a source: the owner of a memory, or the user of the publishing key."""
+    """Return the user named in a source: the owner of a memory, or the user of the publishing key."""
     return source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
 
 

@@ -1,7 +1,7 @@
 """Deletes old entries of a journal by age and size; by default, only entries that every consumer has read.
 
-Deletes in bounded transactions, so that appends can run in between. An id is retained for `repeat_horizon_s` after its
-event was received. LMDB reuses freed pages. No keys are needed, because times and sizes are not encrypted.
+Deletes entries in bounded transactions, so that appends can run between them. An id is retained for `repeat_horizon_s`
+after its event was received. LMDB reuses freed pages. No keys are needed, because times and sizes are not encrypted.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CHUNK = 1_000
 
 
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one run. `held_by` is the consumer that prevented more deletions.
+    """The result of one run. `held_by` is the consumer that prevented further deletions.
 
-    `passed` maps consumers to the number of their unread entries that were deleted, if `retention_ignores_consumers` is
-    set.
+    If `retention_ignores_consumers` is set, `passed` gives, for each consumer, the number of its unread entries that
+    were deleted.
     """
 
     deleted: int = 0
@@ -53,7 +53,7 @@ class Retention:
         )
 
     def delete_through(self, transaction: Transaction, through_seq: int, now: datetime, limit: int = 1 << 62) -> int:
-        """Delete at most `limit` entries up to `through_seq`; return the size of their event data in bytes."""
+        """Delete at most `limit` entries up to `through_seq`; return the total size of their event data in bytes."""
         deleted_bytes = 0
         for done, (key, value) in enumerate(transaction.consume("events")):
             if done >= limit or entries.number(key) > through_seq:
@@ -67,14 +67,15 @@ class Retention:
         return deleted_bytes
 
     def delete_one(self, transaction: Transaction, seq: int, stored: entries.AnyEvent, now: datetime) -> None:
-        """Delete one entry out of order. Its id stays known until `repeat_horizon_s` has passed."""
+        """Delete one entry out of order. The id of its event is still recognised until `repeat_horizon_s` has
+        passed."""
         transaction.delete("events", entries.number_key(seq))
         self._forget(transaction, seq, stored, now)
         entries.add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return the last number to delete, the consumer that prevents more deletions, and each consumer's lost
-        entries.
+        """Return the last number to delete, the consumer that prevents further deletions, and the number of each
+        consumer's lost entries.
         """
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
@@ -88,7 +89,8 @@ class Retention:
         return max(behind[slowest], first - 1), slowest, {}
 
     def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
-        """Return the first number, and the last number beyond the age and size limits. Ignores consumers."""
+        """Return the number of the first entry, and of the last entry that exceeds the age or size limit. Ignores
+        consumers."""
         oldest_ms = entries.milliseconds(now) - int(self._settings.retention_age_s * 1000)
         excess = entries.counter(transaction, "event_bytes") - self._settings.retention_bytes
         first_key = transaction.first_key("events")
@@ -132,7 +134,7 @@ class Retention:
             transaction.put("forgotten", entries.number_key(seq), value)
 
     def _expire_ids(self, transaction: Transaction, now: datetime) -> int:
-        """Delete the ids whose horizon has passed. They are in order of arrival."""
+        """Delete the ids whose horizon has passed. Ids are stored in order of arrival."""
         oldest_ms = entries.milliseconds(now) - int(self._settings.repeat_horizon_s * 1000)
         expired = 0
         for _, value in transaction.consume("forgotten"):

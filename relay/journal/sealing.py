@@ -1,7 +1,7 @@
 """Encrypts and reads the entries of a journal (events, their ids, the quarantine), each with its user's key.
 
-User ids, numbers, times and sizes stay readable, so an entry whose key is missing can be deleted, erased and checked.
-Readers skip such an entry as if it were erased.
+User ids, numbers, times and sizes are not encrypted, so an entry whose key is missing can still be deleted, erased and
+checked. Readers skip such an entry as if it had been erased.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Sealing:
         self._ring = ring
 
     def at_once(self) -> Sealing:
-        """Return a `Sealing` for one transaction on one thread. It looks up each user's key once."""
+        """Return a `Sealing` that looks up each user's key only once, for one transaction on one thread."""
         return Sealing(_KeySnapshot(self._keys), self._ring) if isinstance(self._keys, KeyRing) else self
 
     def require_keys(self) -> None:
@@ -65,7 +65,7 @@ class Sealing:
         return opened if isinstance(opened, entries.StoredEvent) else None
 
     def digest(self, user_id: str, digest: bytes) -> bytes:
-        """Return the stored form of a digest. It reveals nothing without the user's key."""
+        """Return the stored form of a digest, which reveals nothing without the user's key."""
         return digest if self._keys is None else self._own(user_id).fingerprint(digest)
 
     def quarantine(self, key: bytes, user_id: str, stored: entries.StoredQuarantine) -> entries.AnyQuarantine:
@@ -105,7 +105,7 @@ class Sealing:
 
 
 class _KeySnapshot:
-    """A cache of a ring's ciphers. Saves 5 us for each additional event of a user."""
+    """A cache of a ring's ciphers. It saves 5 us for each event of a user after the first."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
@@ -121,7 +121,7 @@ class _KeySnapshot:
                 known = error
             self._known[user_id] = known
         if isinstance(known, errors.EncryptionKeyMissingError):
-            raise known.with_traceback(None)  # otherwise the traceback grows with each raise and keeps the entry alive
+            raise known.with_traceback(None)  # otherwise, the traceback grows each time and keeps the entry alive
         return known
 
 
@@ -144,7 +144,8 @@ def _owner_of(stored: entries.StoredEvent) -> str:
 
 
 class Reading:
-    """Reads the entries of one journal in order. `locked` counts entries that were skipped for lack of their key."""
+    """Reads the entries of one journal in order. `locked` counts entries that were skipped because their key is
+    missing."""
 
     def __init__(self, path: Path, sealing: Sealing) -> None:
         self._path = path
@@ -152,7 +153,7 @@ class Reading:
         self.locked = 0
 
     def entries(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[JournalEntry]:
-        """Yield entries, and stop before a damaged one. Raises `EntryDamagedError` if the first entry is damaged."""
+        """Yield entries, and stop before a damaged entry. Raises `EntryDamagedError` if the first entry is damaged."""
         first, sealing = True, self._sealing.at_once()
         for key, value in self._values(transaction, after_seq, user_id):
             stored = entries.load_event(key, value)

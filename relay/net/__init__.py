@@ -1,7 +1,7 @@
 """ZeroMQ sockets, for the bus (`bus`) and for requests to the daemon, its hosts and the embedder (`requests`).
 
 Peers on socket files and loopback send a token. Other endpoints require CURVE with a known key. Plain and CURVE
-endpoints never share a socket, because a peer without CURVE may claim any `User-Id`.
+endpoints never share a socket, because peers without CURVE could claim any `User-Id`.
 """
 
 from relay.net.bus import (

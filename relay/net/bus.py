@@ -27,7 +27,7 @@ class ServerSocket:
     def __init__(
         self, ingest: Sequence[str], feed: Sequence[str], queue_bytes: int, authenticator: CurveAuthenticator | None
     ) -> None:
-        """Bind; at most `queue_bytes` are queued for each peer, but at least one message.
+        """Bind the sockets. For each peer, up to `queue_bytes` are queued, but always at least one message.
 
         CURVE endpoints need an `authenticator`, which is closed with the socket. Raises `RelayUnavailableError`.
         """
@@ -47,7 +47,7 @@ class ServerSocket:
         self._poller = self._waker.poller(*self._routers, *self._feeds)
 
     def receive(self, limit: int, limit_bytes: int, timeout_s: float) -> list[Message]:
-        """Return queued messages, up to `limit` or `limit_bytes`. Waits up to `timeout_s` for the first."""
+        """Return queued messages, up to `limit` or `limit_bytes`. Waits up to `timeout_s` for the first message."""
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
         self._waker.clear_if(ready)
         messages: list[Message] = []
@@ -67,7 +67,7 @@ class ServerSocket:
             return zeromq.send_now(self._routers[peer[0]], [peer[1:], *frames])
 
     def publish(self, frame: bytes) -> None:
-        """Send a doorbell to all subscribers. A subscriber whose queue is full misses it."""
+        """Send a doorbell to all subscribers. Subscribers whose queue is full miss the doorbell."""
         for feed in self._feeds:
             zeromq.send_now(feed, [frame])
 
@@ -84,7 +84,7 @@ class ServerSocket:
         self._waker.wake()
 
     def close(self) -> None:
-        """Close; unsent replies are still sent for up to a second."""
+        """Close the sockets; queued replies are still sent for up to a second."""
         for socket in (*self._routers, *self._feeds):
             socket.close()
         if self._authenticator is not None:
@@ -106,7 +106,7 @@ def _bind(socket: PlainSocket, endpoint: str) -> str:
 
 
 def _message(number: int, frames: Sequence[Any]) -> Message:
-    """Return a message received by ROUTER `number`: 0 accepts plain peers, 1 only peers with a known CURVE key."""
+    """Return a message from ROUTER `number`. ROUTER 0 accepts plain peers; ROUTER 1 accepts only known CURVE keys."""
     if not number:
         return Message(b"\0" + frames[0], list(frames[1:]))
     key = zeromq.proven_key(frames)
@@ -117,7 +117,8 @@ class CollectorSocket:
     """A SUB socket for all messages from plain PUB emitters. Not thread-safe."""
 
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
-        """Bind and connect; disconnect peers that send a frame above `max_bytes`. Raises `RelayUnavailableError`."""
+        """Bind and connect. Peers that send a frame larger than `max_bytes` are disconnected. Raises
+        `RelayUnavailableError`."""
         limits = Limits.of_bytes(_DOORBELLS, queue_bytes, max_bytes)
         self._socket = zeromq.open_subscriber(zeromq.context(), limits)
         self.endpoints = [_bind(self._socket, endpoint) for endpoint in bind]
@@ -125,7 +126,7 @@ class CollectorSocket:
             zeromq.connect(self._socket, endpoint, Identity(), RelayUnavailableError)
 
     def receive(self, limit: int, limit_bytes: int, timeout_s: float) -> list[Frames]:
-        """Return queued messages, up to `limit` or `limit_bytes`. Waits up to `timeout_s` for the first."""
+        """Return queued messages, up to `limit` or `limit_bytes`. Waits up to `timeout_s` for the first message."""
         messages: list[Frames] = []
         size_bytes = 0
         if not self._socket.poll(int(timeout_s * 1000)):
@@ -156,7 +157,7 @@ class _Client(ABC, Generic[Socket]):
 
     def reconnect(self) -> None:
         """Drop all queued messages in both directions, and connect again."""
-        former, self._socket = self._socket, self._connected()  # after an interrupt, `_socket` is one of the two
+        former, self._socket = self._socket, self._connected()  # an interrupt leaves either socket in `_socket`
         former.close()
 
     def close(self) -> None:

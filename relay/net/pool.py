@@ -1,4 +1,4 @@
-"""A pool of idle sockets to one server, and a circuit breaker that limits waiting while it does not answer."""
+"""A pool of idle sockets to one server, and a circuit breaker that limits waiting while the server does not answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from relay.access import Identity
 from relay.errors import UnavailableError
 from relay.net.requests import RequestSocket
 
-_SILENT_AFTER_S = 0.4  # four times as long as the embedder takes for the longest text
+_SILENT_AFTER_S = 0.4  # four times the embedder's time for the longest text
 _SILENT_PATIENCE_S = 0.05
 
 
 class RequestSockets:
-    """Idle sockets to one endpoint. Thread-safe without a lock, because the garbage collector may return a socket."""
+    """Idle sockets to one endpoint. Thread-safe, but without a lock, because the garbage collector may return a
+    socket."""
 
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
         """`identity`: the keys for a CURVE endpoint."""
@@ -35,13 +36,14 @@ class RequestSockets:
             return RequestSocket(self.endpoint, self._identity)
 
     def give_back(self, socket: RequestSocket) -> None:
-        """Keep the socket for later requests, which drop late replies. Closes it if this pool is closed."""
+        """Keep the socket for later requests, which ignore late replies to earlier requests. Closes it if this pool is
+        closed."""
         self._idle.append(socket)
         if self._closed:
             self.close()
 
     def close(self) -> None:
-        """Close the idle sockets now, and the borrowed ones when they are returned."""
+        """Close the idle sockets now, and borrowed sockets when they are returned."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -49,7 +51,7 @@ class RequestSockets:
 
 
 class CircuitBreaker:
-    """While the server is silent, one request probes it and the others fail fast. Thread-safe."""
+    """While the server is silent, one request probes it and other requests fail fast. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

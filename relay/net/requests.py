@@ -1,7 +1,7 @@
 """Requests and replies between any number of clients and one server, matched by a correlation id.
 
 A message is `[correlation id, body frame, ...]`; a ROUTER prepends the peer's address. A client may give up on a
-request: a late reply is recognised and dropped.
+request; if the reply arrives later, it is recognised and dropped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReplySocket:
         self._is_stopped = False
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Return the next request, or None after `stop` or `timeout_s`, which excludes the wait for other threads."""
+        """Return the next request, or None after `stop` or `timeout_s`. Waiting for other threads is not counted."""
         with self._turn:
             deadline_s = time.monotonic() + timeout_s
             while not self._is_stopped:
@@ -54,12 +54,12 @@ class ReplySocket:
             return None
 
     def stop(self) -> None:
-        """Make `receive` return None from now on, in every thread."""
+        """Make `receive` return None in every thread, now and later."""
         self._is_stopped = True
         self._waker.wake()
 
     def reply(self, request: Message, frames: Sequence[bytes]) -> None:
-        """Send `frames` to the sender of `request`. They are dropped if it has disconnected."""
+        """Send `frames` to the sender of `request`. They are dropped if the sender has disconnected."""
         with self._guard:
             zeromq.send_now(self._socket, [request.peer, request.correlation, *frames])
             has_more = zeromq.can_receive(self._socket)
@@ -95,7 +95,8 @@ class AsyncReplySocket:
         self._watch = zeromq.Watch(self._socket, self._look)
 
     async def receive(self) -> Message:
-        """Return the next request. Lets other tasks run first, so that a flood of requests does not starve them."""
+        """Return the next request. Lets other tasks run first, so that they make progress during a flood of
+        requests."""
         await asyncio.sleep(0)
         while True:
             self._may_receive.clear()
@@ -106,7 +107,7 @@ class AsyncReplySocket:
                 return request
 
     def reply(self, request: Message, frames: Sequence[bytes]) -> None:
-        """Send `frames` to the sender of `request`. They are dropped if it has disconnected."""
+        """Send `frames` to the sender of `request`. They are dropped if the sender has disconnected."""
         zeromq.send_now(self._socket, [request.peer, request.correlation, *frames])
         self._look()
 
@@ -118,7 +119,8 @@ class AsyncReplySocket:
             self._authenticator.close()
 
     def _look(self) -> None:
-        """Consume the notification of a request even if no task is receiving, or the loop would repeat it forever."""
+        """Consume a request's notification even if no task is receiving; otherwise, the loop would repeat it
+        forever."""
         if zeromq.can_receive(self._socket):
             self._may_receive.set()
 
@@ -129,7 +131,7 @@ class AsyncReplySocket:
 
 
 def _request(frames: Sequence[bytes], curve_key: str | None = None) -> Message | None:
-    """Split a ROUTER's message; return None if it has no correlation id, because no reply could be matched."""
+    """Split a ROUTER's message. Returns None without a correlation id, because a reply could not be matched."""
     if len(frames) < 3:
         return None
     return Message(frames[0], list(frames[2:]), curve_key, frames[1])
@@ -141,9 +143,9 @@ class RequestSocket:
     def __init__(self, endpoint: str, identity: Identity | None = None, *, once: bool = False) -> None:
         """Connect to `endpoint` with the CURVE keys of `identity` if needed.
 
-        The endpoint need not be bound yet, and the socket reconnects. With `once`, it connects only once, and requests
-        fail as soon as the connection is lost. Raises `ProtocolError` for an invalid endpoint, and `RelaySettingsError`
-        without CURVE keys.
+        The endpoint need not be bound yet, and the socket reconnects. With `once`, the socket connects only once, and
+        requests fail as soon as the connection is lost. Raises `ProtocolError` if the endpoint is invalid, and
+        `RelaySettingsError` if required CURVE keys are missing.
         """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
@@ -170,7 +172,7 @@ class RequestSocket:
         deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
             while self._error is not None or zeromq.wait_to_receive(self._sources, _remaining_ms(deadline_s)):
-                is_lost = self.is_lost  # before the replies are read, so that none arrives in between
+                is_lost = self.is_lost  # read before the replies, so that no reply can arrive in between
                 while reply := zeromq.receive_now(self._socket):
                     if reply[0] == correlation:
                         return list(reply[1:])
@@ -180,7 +182,7 @@ class RequestSocket:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the only connection of a socket with `once` failed or ended."""
+        """Whether the single connection of a socket created with `once` has failed or ended."""
         if self._error is None and self._end is not None:
             self._error = zeromq.ended(self._end, self._endpoint)
         return self._error is not None
@@ -200,7 +202,7 @@ class AsyncRequestSocket:
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
         self._end = zeromq.connect_once(self._socket, endpoint, identity or Identity(), ProtocolError)
-        self.is_lost = False  # whether this socket was closed, or its connection failed or ended
+        self.is_lost = False  # True once this socket is closed, or its connection has failed or ended
         self._waiting: dict[bytes, asyncio.Future[Frames]] = {}
         self._correlations = itertools.count(1)
         self._watch = zeromq.Watch(self._socket, self._settle)
@@ -244,7 +246,7 @@ class AsyncRequestSocket:
     def _look_for_end(self) -> None:
         error = zeromq.ended(self._end, self._endpoint)
         if error is not None:
-            self._settle()  # the socket already contains all replies that arrived before the end
+            self._settle()  # all replies that arrived before the end are already in the socket
             self._give_up(error)
 
     def _expire(self, future: asyncio.Future[Frames], timeout_s: float) -> None:

@@ -34,11 +34,11 @@ _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDM
 
 
 class Limits(NamedTuple):
-    """The number of messages queued per peer, and the maximum size of a frame. ZeroMQ cannot bound a queue in bytes."""
+    """The maximum number of queued messages per peer, and maximum frame size. ZeroMQ cannot limit a queue in bytes."""
 
     send_queue: int = 1_000
     receive_queue: int = 1_000
-    frame_bytes: int = -1  # a peer that sends a larger one is disconnected before it is read; -1: no limit
+    frame_bytes: int = -1  # peers that send a larger frame are disconnected before it is read; -1: no limit
 
     @classmethod
     def of_bytes(cls, send_queue: int, queue_bytes: int, frame_bytes: int) -> Limits:
@@ -53,7 +53,7 @@ class Message:
     peer: bytes
     frames: Frames = field(repr=False)
     curve_key: str | None = None  # the public key that the connection proved; None on sockets without CURVE
-    correlation: bytes = b""  # the id that the reply repeats. Empty on the bus, where the id is the first of `frames`
+    correlation: bytes = b""  # the id that the reply repeats; empty on the bus, where the first frame is the id
 
 
 def curve_pair() -> CurvePair:
@@ -62,10 +62,11 @@ def curve_pair() -> CurvePair:
 
 
 class CurveAuthenticator:
-    """Makes sockets of its own context accept only peers with known CURVE keys, checked in a pyzmq thread."""
+    """Makes sockets in its own context accept only peers with known CURVE keys, which a pyzmq thread checks."""
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
-        """`pair` is the server's key pair. `knows` returns, in another thread, whether a public key may connect."""
+        """`pair` is the server's key pair. `knows` is called in another thread and returns whether a public key may
+        connect."""
         self._pair = pair
         self._knows = knows
         self.context: zmq.Context[PlainSocket] = zmq.Context()
@@ -97,7 +98,7 @@ class Waker:
         os.set_blocking(self._write, False)
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # the pipe is closed, or it is full and the poll returns anyway
+        with contextlib.suppress(OSError):  # the pipe is closed, or it is full, so that the poll returns anyway
             os.write(self._write, b"\0")
 
     def poller(self, *sockets: PlainSocket) -> zmq.Poller:
@@ -110,7 +111,7 @@ class Waker:
     def arrival_at(self, socket: PlainSocket) -> Callable[[int], bool]:
         """Return a function that waits for a message or `wake`, and returns False on timeout.
 
-        It uses only the descriptor of the socket, so other threads may use the socket (zmq_getsockopt(3), ZMQ_FD).
+        The function uses only the socket's descriptor, so other threads may use the socket (zmq_getsockopt(3), ZMQ_FD).
         """
         poll = select.poll()
         for source in (_number(socket, zmq.FD), self._read):
@@ -124,7 +125,7 @@ class Waker:
         return wait
 
     def clear_if(self, ready: Container[object]) -> bool:
-        """Return whether `wake` was called, given the poller's result."""
+        """Return whether the poller's result shows that `wake` was called."""
         if self._read not in ready:
             return False
         with contextlib.suppress(BlockingIOError):
@@ -140,10 +141,11 @@ class Waker:
 
 
 class Watch:
-    """Until `close`, calls a function in the running event loop when a message may have arrived at a socket.
+    """Calls a function in the running event loop when a message may have arrived at a socket, until `close`.
 
-    Also check for messages after each send: the descriptor reports a change once, and sending consumes the report
-    (zmq_getsockopt(3), ZMQ_FD). Faster than `zmq.asyncio`, whose futures take twice as long as a whole request.
+    Also check for messages after each send, because the descriptor reports each change only once, and sending consumes
+    the report (zmq_getsockopt(3), ZMQ_FD). A `Watch` is faster than `zmq.asyncio`, whose futures take twice as long as
+    a whole request.
     """
 
     def __init__(self, socket: PlainSocket, notify: Callable[[], None]) -> None:
@@ -170,7 +172,8 @@ def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_ms: int) -> Socket:
-    """Return a ROUTER on which `send_now` detects disconnected peers. It sends for up to `linger_ms` after closing."""
+    """Return a ROUTER on which `send_now` detects disconnected peers. After closing, queued messages are still sent for
+    up to `linger_ms`."""
     socket = _open(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.LINGER, linger_ms)
@@ -182,7 +185,7 @@ def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
-    """Return, only once, the error that ended the connection of `connect_once`; otherwise None. Does not wait."""
+    """Return the error that ended a connection of `connect_once`, but only once; otherwise None. Does not wait."""
     if monitor.closed or not can_receive(monitor) or (frames := receive_now(monitor)) is None:
         return None
     was_connected = parse_monitor_message(list(frames))["event"] == zmq.EVENT_DISCONNECTED
@@ -190,7 +193,7 @@ def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
 
 
 def stop_monitoring(socket: PlainSocket) -> None:
-    """Stop the reports of `connect_once`. If nothing received them, libzmq's I/O thread would block."""
+    """Stop the reports of `connect_once`, because unread reports would block libzmq's I/O thread."""
     socket.disable_monitor()
 
 
@@ -201,7 +204,7 @@ def open_publisher(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def open_subscriber(context: zmq.Context[Socket], limits: Limits, *, newest_only: bool = False) -> Socket:
-    """Return a SUB that receives every message, or only the newest."""
+    """Return a SUB socket that receives every message, or only the newest message."""
     socket = _open(context, zmq.SUB, limits)
     socket.setsockopt(zmq.CONFLATE, int(newest_only))
     socket.subscribe(b"")
@@ -259,8 +262,8 @@ def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure:
 def connect_once(socket: PlainSocket, endpoint: str, identity: Identity, failure: type[CodedError]) -> PlainSocket:
     """Like `connect`, without reconnecting. Return a socket for `ended`, readable when the connection fails or ends.
 
-    Call `stop_monitoring` before closing either socket. Close the socket when its connection has ended, because it
-    would reconnect after a day. A reconnect interval of -1 is not used: it would discard unread replies.
+    Call `stop_monitoring` before closing either socket. When its connection has ended, close the socket, because it
+    would reconnect after a day. A reconnect interval of -1 is not used, because it would discard unread replies.
     """
     socket.setsockopt(zmq.RECONNECT_IVL, _DAY_MS)
     monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
@@ -275,7 +278,7 @@ def connect_once(socket: PlainSocket, endpoint: str, identity: Identity, failure
 
 def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> None:
     if identity.curve is None:
-        raise RelaySettingsError("key_file", f"{endpoint} requires the key file of a CURVE key (keys create --curve)")
+        raise RelaySettingsError("key_file", f"{endpoint} requires a key file with a CURVE key (keys create --curve)")
     socket.setsockopt(zmq.CURVE_PUBLICKEY, identity.curve.public.encode())
     socket.setsockopt(zmq.CURVE_SECRETKEY, identity.curve.secret.encode())
     socket.setsockopt(zmq.CURVE_SERVERKEY, identity.server.encode())
@@ -324,7 +327,7 @@ def _number(socket: PlainSocket, option: int) -> int:
 
 
 def proven_key(frames: Sequence[Any]) -> str:
-    """Return the public key that the peer of a guarded socket proved, given frames that were not copied."""
+    """Return the public key proved by the peer of a guarded socket. The frames must not have been copied."""
     return str(frames[-1]["User-Id"])
 
 

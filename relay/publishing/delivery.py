@@ -12,12 +12,12 @@ import msgspec
 from relay.wire import Ack, Receipt
 
 _MAX_REJECTIONS = 10_000
-_PARTS = 4  # messages per window: fewer make the relay wait for the publisher, and more make it commit small groups
+_PARTS = 4  # messages per window: with fewer, the relay waits for the publisher; with more, it commits small groups
 
 
 @dataclass
 class Outgoing:
-    """An unacknowledged event. `spool_seq` is its number in the spool, or 0 if it is only in memory."""
+    """An unacknowledged event. `spool_seq` is the event's number in the spool, or 0 if the event is only in memory."""
 
     event_id: str
     user_id: str
@@ -29,7 +29,7 @@ class Outgoing:
 class Window:
     """The unacknowledged events of one producer, oldest first, numbered from 1.
 
-    Acks are cumulative, with a receipt for each event. An event leaves the window when it is the oldest and has a
+    Acks are cumulative, with a receipt for each event. An event leaves the window once it is the oldest event and has a
     receipt.
     """
 
@@ -65,8 +65,8 @@ class Window:
         return ready > 0 and (not self._sent or ready >= self._capacity // _PARTS)
 
     def unsent(self, max_bytes: int) -> tuple[int, list[bytes]]:
-        """Return the next event's number and the unsent events: up to `max_bytes`, but at least one event if there is
-        one."""
+        """Return the next event's number, and the unsent events up to `max_bytes`, but at least one event if any is
+        unsent."""
         events: list[bytes] = []
         size_bytes = 0
         for outgoing in islice(self._waiting, self._sent, None):

@@ -1,9 +1,9 @@
-"""Publishers send events to the relay in order, each exactly once, even if either process crashes.
+"""Publishers send events to the relay in order. Each event is stored exactly once, even if either process crashes.
 
-A background thread sends events and resends them until they are acknowledged. It sends at once when nothing else is
-unacknowledged, otherwise one part of the window at a time (`Window.is_due`). Events are never dropped silently: if
-there is no room, `publish` waits, then raises. While the relay is unreachable, events are written to the spool, if
-there is one.
+A background thread sends events and resends them until they are acknowledged. If no other event is unacknowledged, it
+sends at once, else one part of the window at a time (`Window.is_due`). Events are never dropped silently: if there is
+no room, `publish` waits, then raises an error. While the relay is unreachable, events are written to the spool, if a
+spool is configured.
 """
 
 from __future__ import annotations
@@ -86,11 +86,12 @@ class Publisher:
         self._thread.start()
 
     def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Queue an event and return its `event_id`. The event is then durable only if it was spooled: see `flush`.
+        """Queue an event and return its `event_id`. On return, the event is durable only if it was spooled (see
+        `flush`).
 
         Waits while the window is full. Raises `MalformedEventError` if the event is invalid, `RelayUnavailableError` if
-        there is no room within `timeout_s`, and `SpoolFullError` if the relay is unreachable and the spool is full; the
-        event is then not queued.
+        there is no room within `timeout_s`, and `SpoolFullError` if the relay is unreachable and the spool is full.
+        After an error, the event is not queued.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> publisher.publish(event)
@@ -130,8 +131,8 @@ class Publisher:
     def flush(self, timeout_s: float = 30.0) -> FlushReport:
         """Wait up to `timeout_s` until every event is acknowledged or rejected, and return the totals.
 
-        Acknowledged events are durable; the others are counted as `spooled` (on the local disk) or `pending` (in memory
-        only). Events that an earlier process left in the spool are included. Raises the error that stopped this
+        Acknowledged events are durable; other events are counted as `spooled` (on the local disk) or `pending` (in
+        memory only). Events that an earlier process left in the spool are included. Raises the error that stopped this
         publisher.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
@@ -154,8 +155,8 @@ class Publisher:
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
-        Raises `RelayUnavailableError` if events are lost because there is no spool or it is full. After a
-        `KeyboardInterrupt`, it does not wait for more acks; call it again to wait for the background thread.
+        Raises `RelayUnavailableError` if events are lost because there is no spool or the spool is full. After a
+        `KeyboardInterrupt`, `close` does not wait for more acks; call it again to wait for the background thread.
 
         >>> publisher.close()
         >>> publisher.publish({"event_type": "user_input", "user_id": "alice"})
@@ -184,7 +185,7 @@ class Publisher:
                 raise
 
     # The following methods run in the callers' threads, where a `KeyboardInterrupt` may end them at any step.
-    # So an event is added by one `append`, and only the background thread uses the disk.
+    # Therefore, an event is added by a single `append`, and only the background thread uses the disk.
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
         mapping = _mapping(event) if isinstance(event, Event) else event
@@ -210,7 +211,7 @@ class Publisher:
         self._window.add(Outgoing(event.event_id, event.user_id, data))
 
     def _withdraw(self, waiting: _Waiting) -> bool:
-        """Withdraw a waiting event; return False if the background thread has just taken it."""
+        """Withdraw a waiting event; return False if the background thread has already taken it."""
         with self._condition.lock:
             with contextlib.suppress(ValueError):
                 self._waiting.remove(waiting)
@@ -233,7 +234,8 @@ class Publisher:
 
     @property
     def _is_spooling_away(self) -> bool:
-        """Whether `close` need not wait, because the relay is unreachable and the spool keeps the events."""
+        """Whether `close` can return without waiting, because the relay is unreachable and the spool keeps the
+        events."""
         return self._spool is not None and self._away
 
     @property
@@ -421,13 +423,13 @@ class Publisher:
         assert self._spool is not None
         with contextlib.suppress(
             errors.JournalFullError
-        ):  # a later ack releases it, or the relay recognises the repeat
+        ):  # a later ack releases the event, or the relay recognises the repeat
             self._spool.release(through_seq, datetime.now(UTC))
 
     def _refused(self, refusal: Refusal) -> None:
         error = errors.rebuild(refusal.code, refusal.arguments)
         if isinstance(error, errors.UnauthorizedError) and self._socket.reload_token():
-            self._window.rewind()  # the relay has since created its token
+            self._window.rewind()  # meanwhile, the relay has created its token
             return
         if not error.retryable:
             raise error

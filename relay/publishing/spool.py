@@ -1,7 +1,8 @@
 """A bounded on-disk queue of events, for a publisher that cannot reach its relay. Stored as a separate journal.
 
-It is drained in order, by this process or the next process that opens the folder; only one process at a time may use
-it. A full spool rejects events. It is not encrypted, because the emitter's machine does not have the users' keys.
+The spool is drained in order, by this process or by the next process that opens its folder. Only one process may use it
+at a time. A full spool rejects events. The spool is not encrypted, because the emitter's machine does not have the
+users' keys.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ class Spool:
 
     @property
     def unreleased(self) -> int:
-        """Number of all events on disk, including those already taken."""
+        """Number of all events on disk, including events already taken."""
         return self._last_seq - self._released_through
 
     def add(self, event: Event, now: datetime) -> bool:
-        """Append an event; return False if it is in the spool already. Durable. Raises `SpoolFullError`."""
+        """Append an event; return False if it is already in the spool. Durable. Raises `SpoolFullError`."""
         seq, duplicate = self._append([event], now)[0]
         self._last_seq = max(self._last_seq, seq)
         return not duplicate
@@ -65,7 +66,8 @@ class Spool:
         self.taken_through = self._last_seq
 
     def take(self, limit: int) -> list[Outgoing]:
-        """Return the next events in order. Raises `EntryDamagedError` after moving a damaged one to the quarantine."""
+        """Return the next events in order. Raises `EntryDamagedError` after moving a damaged event to the
+        quarantine."""
         taken = []
         for entry in self._read(limit):
             event = read_event(entry.data)

@@ -1,6 +1,6 @@
 """Publishes the events of one request and returns their receipts, for callers that wait for the ack.
 
-Nothing is spooled: without an ack, the caller sends the events again.
+Events are not spooled; if no ack arrives, the caller sends them again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_events(events: Iterable[object], limits: EventLimits, now: datetime) -> list[Checked]:
-    """Validate events and encode the valid ones. Adds missing ids and times, as a `Publisher` does.
+    """Validate events, and encode the valid events. Adds missing ids and times, as a `Publisher` does.
 
     >>> checked = check_events([{"event_type": "user_input", "user_id": "alice"}, {}], EventLimits(), datetime.now(UTC))
     >>> [one.receipt for one in checked]
@@ -53,9 +53,9 @@ async def submit(
 ) -> list[Submitted]:
     """Publish events in order; return their results when every event is durable or rejected permanently.
 
-    Raises `RelayUnavailableError` unless all acks arrive within `timeout_s`, and the errors with which the relay
-    rejects requests: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError` and `ConsumerBehindError`. Some
-    events may have been stored even if this raises.
+    Raises `RelayUnavailableError` if not all acks arrive within `timeout_s`, and the errors with which the relay
+    rejects requests: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError` and `ConsumerBehindError`. Even if
+    an error is raised, some events may have been stored.
     """
     valid = [one.data for one in events if one.receipt is None]
     receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())
