@@ -36,7 +36,8 @@ class Future(Generic[Result]):
 
     def cancel(self) -> bool:
         """Cancel the future unless it has an outcome; `result` then raises `CancelledError`. Return whether the future
-        is cancelled."""
+        is cancelled.
+        """
         self.settle(CancelledError())
         return self.cancelled()
 

@@ -105,7 +105,8 @@ class ReadWriteLock:
     @contextmanager
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
         """Hold the lock exclusively. Waits up to `timeout_s` for writers, and then as long for readers. Raises
-        `TimeoutError`."""
+        `TimeoutError`.
+        """
         token = object()
 
         def enter() -> bool:

@@ -228,8 +228,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Malformed bytes, or a journal event (with a `seq`) that could not be handled, with the error's code and
-    reason."""
+    """Malformed bytes, or a journal event (with a `seq`) that could not be handled, with the error code and reason."""
 
     id: int
     data: bytes
@@ -241,8 +240,7 @@ class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable consumer that has handled everything up to `seq`. `lag` is the number of journal numbers after
-    `seq`."""
+    """A durable consumer that has handled everything up to `seq`. `lag` counts the journal numbers above `seq`."""
 
     name: str
     seq: int

@@ -1,6 +1,6 @@
 """Runs a task step by step in its own thread, outside the broker's loop.
 
-If a step fails because the journal is paused, for example because the disk is full, it is retried. Any other error
+If the journal is paused, for example because the disk is full, the step is retried. Any other error
 stops the relay.
 """
 

@@ -3,7 +3,7 @@
 Read `lesson` (the input of the learner) first, then `learner`, which combines the parts: `reasoning_bank` and
 `association` (memories used by similar requests), `instant` (a small adapter), `prior` and `quality`. `gate` decides
 whether the learner may act, using evidence from `comparison` and `interleaving`. The package never logs and never reads
-a clock. Arrays whose shape differs from the documented one raise `ShapeError`.
+a clock. A function raises `ShapeError` if the shape of an array differs from the documented shape.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Finds memories used by similar past requests, even if their text does not resemble the new request.
 
-Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. A sum would rank
-frequently used memories high for unrelated requests. The caller weights the gain, because a gain harms the ranking if
-use does not recur. Lessons of failed runs have no weight: they raise no memory, but show whether use recurs
-(`comparison`). The state depends only on the lessons, bit for bit, and not on their order of arrival.
+Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. With a sum instead of
+the maximum, frequently used memories would rank high for unrelated requests. The caller weights the gain, because a
+gain harms the ranking if use does not recur. Lessons of failed runs have a weight of 0: they raise no memory, but are
+evidence of whether use recurs (`comparison`). The state depends only on the lessons and not on their order of arrival,
+bit for bit.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (pairs of lesson and memory), m = memories reached.
 """
@@ -30,12 +31,12 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 class Reached(NamedTuple):
-    """The memories reached, (m,) ascending, and their gains, (m,) in [0, 1]: 0 if only lessons without weight used the
-    memory.
+    """The memories reached, (m,) ascending, and their gains, (m,) in [0, 1]. A gain is 0 if only lessons of weight 0
+    used the memory.
 
-    `support`, (m,), grows with every similar request that used the memory. `unweighted`, (m,) in (0, 1], are what the
-    gains would be if all lessons had a weight of 1. `used`, `gains` and `lessons`, (e,), hold the memory, the gain and
-    the lesson number of each use, ascending by memory and then lesson.
+    `support`, (m,), grows with every similar request that used the memory. `unweighted`, (m,) in (0, 1], holds the
+    gains that would result if all lessons had a weight of 1. `used`, `gains` and `lessons`, (e,), hold the memory, the
+    gain and the lesson number of each use, ascending by memory and then lesson.
     """
 
     memories: Numbers
@@ -49,7 +50,8 @@ class Reached(NamedTuple):
     def cause(self, memory: int) -> int | None:
         """Return the number of the lesson with the highest gain for `memory`, or None. Ties go to the lowest number.
 
-        Gains within 1e-6 count as ties, because the last bits of a cosine depend on the row's position in the matrix.
+        Gains that differ by at most 1e-6 are ties, because the last bits of a cosine depend on the row's position in
+        the matrix.
         """
         place = int(self.memories.searchsorted(memory))
         if place == len(self.memories) or self.memories[place] != memory or not self.amounts[place] > 0.0:
@@ -111,7 +113,7 @@ class UsageAssociation:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of a lesson. Return False for an unknown lesson or a negative or infinite weight."""
+        """Set the weight of a lesson. Return False if the lesson is unknown, or the weight is negative or infinite."""
         place = self._place(number)
         if place is None or not (weight >= 0.0 and math.isfinite(weight)):
             return False

@@ -1,4 +1,5 @@
-"""Subtracts the running mean of a user's queries from each query, so that their common part does not dominate scores.
+"""Subtracts the running mean of a user's queries from each query, so that their common part does not dominate the
+scores.
 
 mu <- mu + (q - mu) / min(n, 2000), zero until n >= 20; x = unit(q - mu). Memories are not centred: doing so reduces
 recall (measured). The caller is responsible for saving and locking.
@@ -62,8 +63,9 @@ class QueryCentering:
     def centre(self, query: Vector) -> Vector:
         """Return unit(query - mean), (d,). Returns `query` unchanged until `WARM_UP` queries have been observed.
 
-        If a user repeats nearly the same query, the mean approaches it and the difference is noise. So at a distance
-        below .5, only part of the mean is subtracted, and below .2 none of it (decision 0020). Raises `ShapeError`.
+        If a user repeats nearly the same query, the mean approaches the query, and the difference is noise. Therefore,
+        only part of the mean is subtracted at a distance below .5, and nothing below .2 (decision 0020). Raises
+        `ShapeError`.
         """
         self._check(query)
         if self._count < WARM_UP:
@@ -80,7 +82,9 @@ class QueryCentering:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError`, also if `ndim` or the version differs."""
+        """Restore the result of `to_bytes`. Raises `DamagedStateError` if the state is damaged, or if `ndim` or the
+        version differs.
+        """
         try:
             state = _decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

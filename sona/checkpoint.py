@@ -1,7 +1,7 @@
 """Saves a learner as bytes, with a version and a checksum, and restores it.
 
-The bank and the association are recomputed from the exemplars on loading, because the bank's matrices would more than
-double the size. A consolidated learner is restored bit for bit. Do not save an unconsolidated learner.
+On loading, the bank and the association are recomputed from the exemplars, because saving the bank's matrices would
+more than double the size. A consolidated learner is restored bit for bit. Do not save an unconsolidated learner.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sona.prior import MemoryPrior
 from sona.quality import Baselines
 
 VERSION = 3
-_FORMER = (1, 2)  # their gates counted differently, so the learner must be rebuilt
+_FORMER = (1, 2)  # in these versions, gates counted differently, so the learner must be rebuilt
 _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 
@@ -78,7 +78,7 @@ def to_bytes(learner: Learner) -> bytes:
 
 
 def from_bytes(data: bytes) -> Learner:
-    """Restore a learner. Raises `DamagedStateError`, also if the version differs."""
+    """Restore a learner. Raises `DamagedStateError` if the bytes are damaged or from a different version."""
     body = whole_body(data)
     if is_former(data):
         raise DamagedStateError("checkpoint: an older version")
@@ -100,7 +100,9 @@ def whole_body(data: bytes) -> bytes:
 
 
 def is_former(data: bytes) -> bool:
-    """Return whether an earlier version wrote these bytes, which `from_bytes` rejects even if they are intact."""
+    """Return whether these bytes are from an earlier version; if so, `from_bytes` rejects them even if they are
+    intact.
+    """
     return data.startswith(tuple(_MAGIC + version.to_bytes(2, "big") for version in _FORMER))
 
 

@@ -1,8 +1,8 @@
 """Clusters requests into a given number of clusters (`kmeans`) or by similarity (`average_linkage`).
 
 `kmeans` runs spherical k-means after seeding by k-means++ (Arthur, Vassilvitskii 2007). `average_linkage` (Sokal,
-Michener 1958) merges clusters until none are similar enough. Clusters are numbered by their first member, so labels
-depend only on the partition.
+Michener 1958) merges clusters until no two clusters are similar enough. Clusters are numbered by their first member, so
+labels depend only on the partition.
 
 Shapes: n = points, k = clusters, d = dimensions of an embedding.
 """
@@ -21,12 +21,13 @@ from sona.lesson import Array, Vector
 Rows = npt.NDArray[np.int64]
 
 _ROUNDS = 50
-_SAME = 1e-12  # the largest squared distance at which two points count as equal
+_SAME = 1e-12  # the largest squared distance at which two points are treated as equal
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """A partition. `assignment`, (n,), is the cluster of each point, or -1 if it has no weight or is not finite.
+    """A partition. `assignment`, (n,), is the cluster of each point, or -1 for points that have no weight or are not
+    finite.
 
     `medoids`, (k,), is the row in each cluster with the smallest mean distance to its members. `centres`, (k, d), are
     unit vectors.
@@ -41,7 +42,7 @@ class Clusters:
 
 
 def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Array | None = None) -> Clusters:
-    """Cluster weighted points, (n, d) of unit length, into at most `k` clusters, bit-identically for the same seed."""
+    """Group weighted points, (n, d) of unit length, into at most `k` clusters. Bit-identical for equal seeds."""
     points, counted, rows = _points(x, weights)
     centres = _plus_plus(points, counted, k, np.random.default_rng(seed))
     labels = _nearest(points, centres)
@@ -90,8 +91,8 @@ def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple
 
 
 def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) -> Array:
-    """Draw up to k points, (k, d), with probability proportional to weight times squared distance to those already
-    drawn.
+    """Draw up to k points, (k, d). The probability is proportional to a point's weight times its squared distance to
+    the points already drawn.
     """
     chosen: list[int] = []
     squared = np.ones(len(points))
@@ -125,7 +126,7 @@ def _sums(points: Array, weights: Array, labels: Rows) -> Array:
 
 
 def _centres(points: Array, weights: Array, labels: Rows) -> Array:
-    """Return the unit centre of each cluster, (k, d), or its first member if the sum is zero."""
+    """Return the unit centre of each cluster, (k, d), or its first member if its members sum to zero."""
     sums = _sums(points, weights, labels)
     lengths = np.linalg.norm(sums, axis=1)
     for label in np.flatnonzero(lengths < _SAME):

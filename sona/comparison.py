@@ -1,4 +1,4 @@
-"""Compares a shown ranking with one that is never shown, based on which of the shown memories were used.
+"""Compares the shown ranking with a ranking that is never shown, based on which of the shown memories were used.
 
 Each memory in the answer has odds: the factor by which a bet grows if the memory is used. The odds are the quotient of
 a prediction of use and the nearest non-increasing prediction:
@@ -8,16 +8,16 @@ a prediction of use and the nearest non-increasing prediction:
     q   = the non-increasing prediction that is nearest to p (Kullback and Leibler; pooling adjacent violators)
     odds_i = p_i / q_i
 
-The null hypothesis is that use depends only on position: using a memory instead of an unused one above it is never more
-likely than the reverse. Reveal the used memories in random order. Each is then drawn with probabilities that do not
-increase down the list of remaining memories. Its expected odds among them are at most 1, because the mean of the first
-m odds is at most 1 for every m. So the product of the odds of the first two, averaged over all orders, is a factor of a
-test martingale. This holds for any p that is fixed before the uses are seen. If p is right, no other bet that is safe
-under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back, because no
-prediction is certain.
+The null hypothesis is that use depends only on position: a memory is never more likely to be used than an unused memory
+above it. Reveal the used memories in random order. Each used memory is then drawn with probabilities that do not
+increase down the list of remaining memories. The expected odds of the drawn memory are at most 1, because the mean of
+the first m odds is at most 1 for every m. Therefore, the product of the first two memories' odds, averaged over all
+orders, is a factor of a test martingale. This holds for any p that is fixed before the uses are seen. If p is right, no
+other bet that is safe under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is
+held back, because no prediction is certain.
 
-Boosts include uses by failed runs. These uses raise no memory in the learned ranking, but they are equally good
-evidence of whether a user's uses recur (decision 0020).
+Boosts include uses by failed runs. Such uses raise no memory in the learned ranking, but are equally good evidence of
+whether uses recur (decision 0020).
 
 Shapes: k = memories in the answer.
 """
@@ -31,16 +31,17 @@ import numpy as np
 from sona.lesson import Array, Comparison
 
 WHOLE_BOOST = 100  # the boost of a memory with a gain of 1 (`association.Reached.unweighted`)
-MOST_BOOST = 1_000  # earlier versions stored what past use adds to the score, in hundredths of the scores' spread
+MOST_BOOST = 1_000  # earlier versions stored the score added by past use, in hundredths of the spread of scores
 _TRUST = 4.0
 _KEPT = 0.2
 
 
 def compare(ranks: Sequence[int], boosts: Sequence[int], used: Collection[int]) -> Comparison | None:
-    """Return the result, given each memory's rank in the learned ranking, (k,), from 1, and the positions `used`.
+    """Compare, given each memory's rank in the learned ranking, (k,), from 1, and the positions of the `used` memories.
 
     Ranks beyond k count as k + 1. `boosts`, (k,), are hundredths, from 0 to `MOST_BOOST`; they are empty for recalls of
-    earlier versions. Returns None if no memory was used, or if all of several were used, which shows no preference.
+    earlier versions. Returns None if no memory was used, or if all of several memories were used, which shows no
+    preference.
 
     >>> result = compare([3, 1, 2], [0, 40, 0], used=[1])
     >>> result is not None and result.learned > 1 > result.baseline
@@ -88,7 +89,7 @@ def _factor(shares: Array, used: Sequence[int]) -> float:
 
 
 def _mean_of_others(shares: Array, first: int, used: Sequence[int]) -> float:
-    """Return the mean odds of the `used` memories other than `first`, when `first` is left out of the answer."""
+    """Return the mean odds of the `used` memories other than `first`, in the answer without `first`."""
     odds = _quotient(np.delete(shares, first))
     return float(np.mean(odds[[place - (place > first) for place in used if place != first]]))
 

@@ -1,7 +1,7 @@
 """EWC++: penalises changes to parameters that earlier lessons depend on, to prevent forgetting.
 
-Kirkpatrick et al. 2017, with the running estimate of Chaudhry et al. 2018: penalty lam/2 sum F_i (theta_i - theta*_i)^2
-with F <- .95 F + mean of the squared gradients of single samples.
+This is the method of Kirkpatrick et al. 2017, with the running estimate of Chaudhry et al. 2018. The penalty is lam/2
+sum F_i (theta_i - theta*_i)^2, where F <- .95 F + mean of the squared gradients of single samples.
 
 Shapes: p = parameters, s = samples.
 """
@@ -35,7 +35,7 @@ class ElasticWeights:
         return self._held.copy()
 
     def observe(self, gradients: Array) -> None:
-        """Add the gradients of single samples, (s, p), to the importance, except those that are not finite."""
+        """Add the finite gradients of single samples, (s, p), to the importance."""
         if gradients.ndim != 2 or gradients.shape[1] != len(self._held):
             raise ShapeError(len(self._held), gradients.shape)
         finite = gradients[np.isfinite(gradients).all(axis=1)]
@@ -55,7 +55,7 @@ class ElasticWeights:
         return self._strength * self._importance * (parameters - self._held)
 
     def pull(self, parameters: Array, rate: float) -> Array:
-        """Return the step to subtract, (p,): `rate` times `gradient`, but never past the anchor."""
+        """Return the step to subtract, (p,): `rate` times `gradient`, limited so that it does not pass the anchor."""
         self._check(parameters)
         share = np.minimum(rate * self._strength * self._importance, 1.0)
         return share * (parameters - self._held)

@@ -13,7 +13,7 @@ class SonaError(Exception):
 
 
 class DamagedStateError(SonaError):
-    """Saved learner state is unreadable. It is derived data, so rebuild it from the lessons."""
+    """Saved learner state is unreadable. Rebuild it from the lessons, from which it was derived."""
 
     code = "sona_state_damaged"
 

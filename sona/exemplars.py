@@ -1,7 +1,7 @@
 """Exemplars, the stored form of lessons: a centred request, its answer, and a weight.
 
-If there are too many, the newest stay unchanged, and older exemplars are clustered by request and merged into one
-exemplar per cluster.
+If there are too many exemplars, the newest stay unchanged. Older exemplars are clustered by request, and each cluster
+is merged into one exemplar.
 
 Shapes: d = dimensions, k = memories used.
 """
@@ -20,7 +20,7 @@ from sona.lesson import Array, Lesson, Vector
 NEWEST_SHARE = 0.75
 _SEED = 0
 _USUAL, _FULL = 0.5, 0.8
-MOST_USED = 64  # memories in a condensed exemplar: those with the highest credit
+MOST_USED = 64  # maximum number of memories in a condensed exemplar; the highest credits are kept
 HEAVIEST = 4.0  # maximum weight of a condensed exemplar, so that it does not outweigh similar lessons
 
 
@@ -44,8 +44,8 @@ class Exemplar(msgspec.Struct, frozen=True, array_like=True):
 def worth(quality: float) -> float:
     """Return the weight, 0 to 1, of a memory's use by a run of this quality.
 
-    It is 0 up to a quality of .5, and 1 from .8 on, the quality of a completed run that was not retried. It is not
-    relative to a baseline, which would make it 0 whenever all runs have the same outcome.
+    The weight is 0 up to a quality of .5, and 1 from .8 on (the quality of a completed run that was not retried). It is
+    not relative to a baseline, because it would then be 0 whenever all runs have the same outcome.
     """
     return min(max((quality - _USUAL) / (_FULL - _USUAL), 0.0), 1.0)
 
@@ -53,7 +53,7 @@ def worth(quality: float) -> float:
 def exemplar(lesson: Lesson, weight: float, queries: QueryCentering, targets: QueryCentering) -> Exemplar:
     """Return a credited lesson as an exemplar, centred by `queries` and `targets`.
 
-    The answer is y = unit(mean of unit(m - mu_m)), over the used memories m, weighted by their credits.
+    The answer is y = unit(mean of unit(m - mu_m)), where the mean over the used memories m is weighted by credit.
     """
     centred = np.array([targets.centre(vector) for vector in lesson.vectors], dtype=np.float64)
     mean = np.asarray(lesson.credits, dtype=np.float64) @ centred

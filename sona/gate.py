@@ -1,22 +1,23 @@
 """Enables the learner only while the memories used by runs show that it helps.
 
-SHADOW (fewer than 2 credited lessons) -> TRIAL (the baseline answers and is compared with the learned ranking, which is
-not shown) -> ON (the learned ranking answers; 10 % interleaved) or OFF (for 100 credited lessons, then TRIAL again).
+The states are SHADOW (fewer than 2 credited lessons) -> TRIAL (the baseline answers, and is compared with the learned
+ranking, which is not shown) -> ON (the learned ranking answers; 10 % of answers are interleaved) or OFF (for 100
+credited lessons, then TRIAL again).
 
 The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
-multiplies a wealth that starts at 1. If past use predicts nothing beyond what position predicts, the expected wealth
-never rises. By Ville's inequality, the probability of ever reaching t is then at most 1/t, however often it is tested.
-The first TRIAL requires 28, and the n-th 140 * 2^(n - 2), so the learner is turned ON with probability at most 1/28 +
-1/140 + 1/280 + ... = .05 over all TRIALs. The test does not change any answer.
+multiplies a wealth that starts at 1. If position predicts use as well as past use does, the expected wealth never
+rises. By Ville's inequality, the probability that the wealth ever reaches t is then at most 1/t, however often it is
+tested. The first TRIAL requires a wealth of 28, and the n-th TRIAL 140 * 2^(n - 2). Over all TRIALs, such a learner is
+turned ON with a probability of at most 1/28 + 1/140 + 1/280 + ... = .05. The test does not change any answer.
 
-For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests count in TRIAL too, because earlier
-versions interleaved there.
+For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests are also counted in TRIAL, because
+earlier versions interleaved in this state.
 
-The opposite bet measures harm. It turns the learner OFF at 20, both in TRIAL and in ON. On entering ON, its wealth is
-reset to 1, and from then on only contests count. After a long run of wins, the wealth is too low to detect later harm
-soon, so in ON, a second bet restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin, Ramdas, Rinaldo
-2023) and turns the learner OFF at 400. If the learner is no better than chance, this takes at least 400 contests on
-average.
+The opposite bet measures harm. It turns the learner OFF at 20, both in TRIAL and in ON. On entering ON, the wealth of
+this bet is reset to 1, and from then on only contests count. After a long series of wins, this wealth is too low to
+detect later harm soon. Therefore, a second bet in ON restarts whenever its wealth falls below 1 (a CUSUM e-detector:
+Shin, Ramdas, Rinaldo 2023), and turns the learner OFF at 400. If the learner is no better than chance, this takes at
+least 400 contests on average.
 
 The state depends only on the sequence of calls to `credit` and `observe`.
 """
@@ -43,7 +44,8 @@ THRESHOLD = 28.0
 LATER_THRESHOLD = 140.0
 HARM_THRESHOLD = 20.0
 DRIFT_THRESHOLD = 400.0
-LONGEST_TRIAL = 500  # decided contests; by then 96 % of learners with a win rate of .6 are ON, 37 % with .55 (measured)
+# Decided contests. By then, 96 % of learners with a win rate of .6 are ON, and 37 % of those with .55 (measured).
+LONGEST_TRIAL = 500
 HOLDOUT = 0.1
 INTERLEAVED = 0.1
 _LOGS = [(math.log1p(bet), math.log1p(-bet)) for bet in (0.1, 0.2, 0.4, 0.8)]
@@ -59,8 +61,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class Evidence:
     """The evidence on which the gate decides.
 
-    `won`, `lost` and `tied` count comparisons and contests since the start of the TRIAL; in ON, they count contests
-    since entering ON; in OFF, they are the counts that turned the learner OFF.
+    In TRIAL, `won`, `lost` and `tied` count comparisons and contests since its start. In ON, they count contests since
+    entering ON. In OFF, they are the counts at which the learner was turned OFF.
     """
 
     state: GateState
@@ -119,7 +121,7 @@ class Gate:
         return self._state.state
 
     def route(self, key: str) -> Route:
-        """Return which ranking serves the recall with this key. Equal keys and states give equal routes.
+        """Return the ranking that serves the recall with this key. Equal keys and states give equal routes.
 
         The baseline serves a tenth of the keys in every state, as an independent comparison. "compare" means that the
         baseline serves, and that the learned ranking is logged for the comparison.
@@ -132,7 +134,7 @@ class Gate:
         return "interleave" if place < HOLDOUT + INTERLEAVED else "learned"
 
     def credit(self) -> None:
-        """Count a credited lesson; start a TRIAL if enough have been counted."""
+        """Count a credited lesson; start a TRIAL if enough lessons have been counted."""
         self._state.credited += 1
         if self.state in ("shadow", "off"):
             self._state.waited += 1
@@ -187,7 +189,9 @@ class Gate:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Restore a gate saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
+        """Restore a gate saved by `to_bytes`. Raises `DamagedStateError` if the bytes are damaged or the version
+        differs.
+        """
         gate = cls()
         try:
             gate._state = _decoder.decode(data)

@@ -1,8 +1,8 @@
 """The instant layer: a MicroLoRA trained on exemplars to move each request towards its own answer.
 
-It acts while the bank is nearly empty, and again once the bank cannot hold every lesson. A full training run processes
-the exemplars in order, in blocks of 128, each with the EWC penalty for the earlier blocks and a replay of some of their
-examples.
+The layer is active while the bank is nearly empty, and again once the bank cannot hold every lesson. A full training
+run processes the exemplars in order, in blocks of 128. Each block is trained with the EWC penalty for earlier blocks,
+and with a replay of some of their examples.
 
 Shapes: n = exemplars, d = dimensions of an embedding.
 """
@@ -19,7 +19,7 @@ from sona.lesson import Array
 from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
-COLD = 16  # with this many exemplars, the bank acts without this layer
+COLD = 16  # from this number of exemplars on, the bank acts without this layer
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64
@@ -45,7 +45,7 @@ class InstantLayer:
             self._lora.step(examples)
 
     def train(self, exemplars: Sequence[Exemplar], takes_part: bool) -> None:
-        """Train from scratch on all exemplars, or reset to the identity unless `takes_part`."""
+        """Train from scratch on all exemplars. Without `takes_part`, reset to the identity instead."""
         self._lora = MicroLora(self._ndim)
         if not takes_part:
             return

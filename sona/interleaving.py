@@ -1,10 +1,10 @@
 """Team-draft interleaving: merges two rankings into one list, whose used items show which ranking is better.
 
-In each round a coin decides which ranking picks first; then each ranking adds its best item not yet listed (Radlinski,
-Kurup, Joachims 2008). A common prefix of both rankings is kept and credited to neither.
+In each round, a coin toss determines the ranking that picks first. Then each ranking adds its best item that is not yet
+listed (Radlinski, Kurup, Joachims 2008). A common prefix of the two rankings is kept, and credited to neither.
 
-The coins depend only on a key, so a recall can be recomputed in any process. The key, read as one integer modulo a
-prime, seeds a SplitMix64 stream (Steele, Lea, Flood 2014). An attacker who chooses keys can determine the coins.
+The tosses depend only on a key, so a recall can be recomputed in any process. The key, as one integer modulo a prime,
+seeds a SplitMix64 stream (Steele, Lea, Flood 2014). An attacker who chooses keys can determine the tosses.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _STRIDE = 0x9E3779B97F4A7C15
 
 
 class Pick(NamedTuple):
-    """An item of the merged list and the ranking that contributed it, or None in the common prefix."""
+    """An item of the merged list, and the ranking that contributed it (None in the common prefix)."""
 
     item: int
     arm: Arm | None
 
 
 def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key: str) -> list[Pick]:
-    """Return the first `limit` items of the merged list, without repeats, or fewer if both rankings are exhausted."""
+    """Return the first `limit` items of the merged list, without repeats; fewer if both rankings are exhausted."""
     agreed = _agreement(baseline, learned, limit)
     drafted = _draft(baseline, learned, set(baseline[:agreed]), draw(key, "draft", max(limit, 1)))
     return [Pick(item, None) for item in baseline[:agreed]] + [
@@ -38,10 +38,10 @@ def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key:
 
 
 def contest(picks: Sequence[Pick], used: Collection[int]) -> Contest | None:
-    """Return how many of the `used` items each ranking contributed.
+    """Return the number of `used` items that each ranking contributed.
 
-    None if all of several items were used: that shows no preference, although one ranking would win in a list of odd
-    length.
+    Returns None if all of several items were used. This shows no preference, although one ranking would win if the
+    length of the list is odd.
     """
     if len(picks) > 1 and all(pick.item in used for pick in picks):
         return None
@@ -73,12 +73,12 @@ def _draft(baseline: Sequence[int], learned: Sequence[int], listed: set[int], co
 
 
 def share(key: str, purpose: str) -> float:
-    """Return a uniform number in [0, 1) determined by the key, independent for each purpose."""
+    """Return a uniform number in [0, 1) derived from the key. Numbers for different purposes are independent."""
     return draw(key, purpose, 53) / (1 << 53)
 
 
 def draw(key: str, purpose: str, bits: int = 64) -> int:
-    """Return an integer of `bits` random bits determined by the key, independent for each purpose."""
+    """Return an integer of `bits` random bits derived from the key. Integers for different purposes are independent."""
     seed = _mix(int.from_bytes(f"{purpose}\0{key}".encode("utf-8", "surrogatepass"), "big") % _PRIME)
     drawn = 0
     for word in range(-(-bits // 64)):

@@ -1,12 +1,12 @@
 """The learner of one user: learns from lessons and adapts queries.
 
 Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so a rebuild without a
-lesson forgets that lesson exactly. `learn` and `forget` update the state in less than a millisecond and are approximate
-until the next rebuild: the means subtracted from queries and memories are frozen, older weights keep their former
-baseline, and the gate does not recount revised contests. Comparisons and contests influenced by a forgotten lesson keep
-their results.
+lesson forgets that lesson exactly. `learn` and `forget` update the state in less than a millisecond. The result is
+approximate until the next rebuild: the means that are subtracted from queries and memories are frozen, older weights
+keep their former baseline, and the gate does not recount revised contests. Comparisons and contests influenced by a
+forgotten lesson keep their results.
 
-Ranking is left to the caller, and saving to `checkpoint`.
+The caller does the ranking, and `checkpoint` the saving.
 
 Shapes: d = dimensions, n = exemplars, m = used memories.
 """
@@ -32,10 +32,12 @@ from sona.prior import MemoryPrior
 from sona.quality import Baselines, weight
 from sona.reasoning_bank import ReasoningBank
 
-CAPACITY = 512  # exemplars after a rebuild, which condenses older ones
-RESERVE = 128  # exemplars that may be added until the next rebuild
+CAPACITY = 512  # maximum number of exemplars after a rebuild, which condenses older exemplars
+RESERVE = 128  # maximum number of exemplars added before the next rebuild
 REACH = 0.5
-"""Maximum shift of a query; memories keep their order if their scores differ by over this times their distance."""
+"""Maximum shift of a query. Two memories keep their order if their scores differ by more than `REACH` times their
+distance.
+"""
 
 _NEAR, _KNOWN = 0.2, 0.6
 
@@ -43,10 +45,10 @@ Places = npt.NDArray[np.intp]
 
 
 class Use(NamedTuple):
-    """A memory that an earlier lesson's run used, for `Adaptation.of`.
+    """A memory that was used by the run of an earlier lesson, for `Adaptation.of`.
 
-    `gain` is in (0, 1], and `support` is 0 or more and grows with every such lesson. `similarity` is the cosine of the
-    lesson's query to the new one.
+    `gain` is in (0, 1]. `support` is at least 0 and grows with every such lesson. `similarity` is the cosine of the
+    lesson's query to the new query.
     """
 
     memory: int
@@ -59,9 +61,9 @@ class Use(NamedTuple):
 class Adaptation(msgspec.Struct, frozen=True):
     """The learner's effect on the ranking for one query.
 
-    `reached`: memories used for similar requests. `direction`, (d,), has a length of at most `REACH`; its dot product
-    with a memory's vector is the change in that memory's score. `similarities`, (n,), are the cosines to the lessons in
-    `numbers`, which are ascending and omit lessons without weight.
+    `reached` contains the memories used for similar requests. `direction`, (d,), has a length of at most `REACH`; its
+    dot product with a memory's vector is the change in that memory's score. `similarities`, (n,), holds the cosines to
+    the lessons in `numbers`, which is ascending and omits lessons without weight.
     """
 
     reached: Reached
@@ -206,7 +208,7 @@ class Learner:
                 self.instant.step(self.exemplars[lesson.number], list(self.exemplars.values()))
 
     def forget(self, numbers: Iterable[int]) -> int:
-        """Undo these lessons, except in the gate; return how many of them were known.
+        """Undo these lessons, except in the gate; return the number of known lessons among them.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.forget([lesson.number, 99]), learner.credited
@@ -233,7 +235,7 @@ class Learner:
         centred = self.queries.centre(query)
         numbers, cosines = self.association.numbers, self.association.similarities(centred)
         weighed = self.association.weights > 0.0
-        # The association contains every exemplar of the bank, so one product serves both.
+        # The association contains every exemplar of the bank, so a single product gives the cosines for both.
         # `dot` instead of `@`, here and in called functions, saves 4 us with cold caches, as in a recall (measured).
         request = centred.astype(np.float64)
         moved = request + self.bank.shift_by(cosines.take(self._places_of_bank()))
@@ -249,7 +251,7 @@ class Learner:
         self._bank_places = None
         self.exemplars = {one.number: one for one in exemplars}
         kept = list(self.exemplars.values())
-        self._is_condensed = any(one.others for one in kept)  # cached for recalls: it changes only here
+        self._is_condensed = any(one.others for one in kept)  # cached for recalls, because it changes only here
         self.bank = ReasoningBank.solve(
             [one.number for one in kept],
             np.array([one.request for one in kept], dtype=np.float64).reshape(-1, self.ndim),
@@ -278,7 +280,7 @@ class Learner:
         self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def count(self, lesson: Lesson, before: Fact | None = None) -> None:
-        """Add the lesson to the facts, baselines, prior and gate; the gate receives only what is new since `before`.
+        """Add the lesson to the facts, baselines, prior and gate; only changes since `before` are added to the gate.
 
         >>> learner = Learner(ndim=4)
         >>> learner.count(lesson)
@@ -335,7 +337,7 @@ class Learner:
 
 
 def _locality(cosines: Array) -> float:
-    """Return the share of the instant layer's move to apply: 0 up to a nearest cosine of .2, 1 from .6 on."""
+    """Return the share of the instant layer's move to apply: 0 up to a nearest cosine of .2, and 1 from .6 on."""
     nearest = float(cosines.max(initial=-1.0))
     return min(max((nearest - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
 

@@ -1,6 +1,6 @@
 """Lessons, the input of the learner: one recall and the outcome of its run.
 
-In this package, a memory is a number and a vector.
+In this package, a memory is represented by a number and a vector.
 
 Shapes: d = dimensions of an embedding, k = memories used.
 """
@@ -33,13 +33,13 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Lesson:
-    """One recall, the memories its run used, and how the run ended.
+    """One recall, the memories used by its run, and the outcome of the run.
 
-    `number` is unique and orders lessons. `query` is (d,), uncentred, of unit length. `used` holds the numbers of
-    memories, and `vectors`, (k, d), their unit vectors. `credits`, (k,), are 1 if the memory was named, and .5 if it
-    was inferred or named without a choice. `quality` is 0 to 1; `kind` groups runs with comparable qualities. `contest`
-    is None if rankings were neither interleaved nor compared. `is_counted` is True for one lesson per run, because a
-    run with many recalls is not more evidence than a run with one.
+    `number` is unique and orders lessons. `query`, (d,), is uncentred and of unit length. `used` holds the numbers of
+    the used memories, and `vectors`, (k, d), holds their unit vectors. `credits`, (k,), is 1 for a memory that was
+    named, and .5 for a memory that was inferred, or named without a choice. `quality` is between 0 and 1; `kind` groups
+    runs with comparable qualities. `contest` is None if rankings were neither interleaved nor compared. `is_counted` is
+    True for only one lesson per run, because several recalls of a run are no more evidence than one.
     """
 
     number: int

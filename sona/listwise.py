@@ -19,8 +19,8 @@ from sona.lesson import Array, Vector
 Rows = npt.NDArray[np.int64]
 
 TEMPERATURE = 0.1
-NEIGHBOUR = 0.9  # the cosine above which a memory is too similar to a used one to be a negative
-HARD, RANDOM = 32, 32  # negatives per example: nearest memories, and randomly drawn ones
+NEIGHBOUR = 0.9  # the cosine to a used memory above which a memory is too similar to be a negative
+HARD, RANDOM = 32, 32  # negatives per example: the nearest memories, and randomly drawn memories
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Example:
 def contrast(
     x: Array | Vector, used: Array | Vector, credits: Sequence[float], others: Array | Vector, weight: float = 1.0
 ) -> Example:
-    """Return an example that prefers `used`, (k, d), weighted by their credits, to `others`, the negatives."""
+    """Return an example in which `used`, (k, d), weighted by `credits`, is preferred to `others`, the negatives."""
     shares = np.asarray(credits, dtype=np.float64)
     if used.ndim != 2 or others.ndim != 2 or len(used) != len(shares) or used.shape[1:] != others.shape[1:]:
         raise ShapeError(len(x), used.shape)
@@ -49,7 +49,7 @@ def contrast(
 
 
 def losses(moved: Array, examples: Sequence[Example]) -> tuple[Array, Array]:
-    """Return the loss of each sample, (s,), and its gradient, (s, d), with respect to its moved request, (s, d)."""
+    """Return each sample's loss, (s,), and the gradients of the losses with respect to the `moved` requests, (s, d)."""
     widest = max(len(example.target) for example in examples)
     scores = np.full((len(examples), widest), -np.inf)
     target = np.zeros_like(scores)
@@ -78,8 +78,8 @@ def negatives(
 ) -> Rows:
     """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `HARD` nearest, then `RANDOM` random rows.
 
-    Leaves out the rows `used`, rows with a cosine above `NEIGHBOUR` to a used row, and the rows `excluded` (the
-    memories of near-identical requests), so it may return fewer. The same seed gives the same rows.
+    Omits the rows `used`, rows with a cosine above `NEIGHBOUR` to a used row, and the rows `excluded` (memories of
+    near-identical requests), so it may return fewer rows. The same seed gives the same rows.
     """
     if memories.ndim != 2 or memories.shape[1] != len(x):
         raise ShapeError(len(x), memories.shape)

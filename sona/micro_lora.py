@@ -2,8 +2,8 @@
 
 v = x + (xA)B, u = v/|v|; the loss is defined in `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
 A starts as the first two left singular vectors of X'g, the gradient with respect to the product AB, and B starts at
-zero. So the adapter starts as the identity, and the first step on B is that gradient truncated to rank two. The
-spectral norm of AB is capped at 1.
+zero. Therefore, the adapter starts as the identity, and the first step on B is this gradient, truncated to rank two.
+The spectral norm of AB is capped at 1.
 
 Shapes: d = dimensions of an embedding, r = rank, s = samples, p = 2 r d parameters: A (d, r), then B (r, d).
 """
@@ -47,7 +47,7 @@ class MicroLora:
     def __init__(self, ndim: int, ewc: ElasticWeights | None = None, seed: int = 0) -> None:
         """Start as the identity for requests of shape (ndim,). `ewc` must have 4 * ndim parameters.
 
-        `seed` determines the order of training, and the second direction of A if the examples span only one.
+        `seed` determines the order of training, and the second direction of A if the examples span only one direction.
         """
         self._ndim = ndim
         self._seed = seed
@@ -97,7 +97,9 @@ class MicroLora:
         return np.concatenate([by_down.reshape(len(requests), -1), by_up.reshape(len(requests), -1)], axis=1)
 
     def step(self, examples: Sequence[Example]) -> bool:
-        """Take one step of `STEP_RATE` on the finite gradients, with the EWC pull; return False if there are none."""
+        """Take one step of `STEP_RATE` on the finite gradients, with the EWC pull; return False if no gradient is
+        finite.
+        """
         self._initialise(examples)
         gradient = self._mean_gradient(examples)
         if gradient is None:
@@ -129,8 +131,8 @@ class MicroLora:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError` for damaged bytes, and if `ndim` or the version
-        differs.
+        """Restore the result of `to_bytes`. Raises `DamagedStateError` if the bytes are damaged, or if `ndim` or the
+        version differs.
         """
         try:
             state = _decoder.decode(data)
@@ -142,7 +144,7 @@ class MicroLora:
             raise DamagedStateError("micro_lora: different version or shape")
         parameters, importance, held = (np.frombuffer(part, dtype=np.float64) for part in saved)
         if not all(np.isfinite(part).all() for part in (parameters, importance, held)) or (importance < 0).any():
-            raise DamagedStateError("micro_lora: values that are not finite, or a negative importance")
+            raise DamagedStateError("micro_lora: a value is not finite, or an importance is negative")
         adapter._parameters = parameters.copy()
         adapter.ewc.restore(importance, held)
         return adapter
@@ -167,7 +169,7 @@ class MicroLora:
 
     def _pulls(self, requests: Array, examples: Sequence[Example]) -> Array:
         """Return g, (s, d): the gradient of each weighted loss with respect to v."""
-        with np.errstate(all="ignore"):  # callers drop rows that are not finite
+        with np.errstate(all="ignore"):  # callers drop rows with infinite or NaN values
             moved, lengths = self._moved(requests)
             by_moved = losses(moved, examples)[1] if examples else np.zeros_like(requests)
             along = (by_moved * moved).sum(axis=1, keepdims=True)
@@ -175,7 +177,9 @@ class MicroLora:
             return np.asarray(weights * (by_moved - along * moved) / lengths)
 
     def _mean_gradient(self, examples: Sequence[Example]) -> Array | None:
-        """Return the mean of the finite `gradients`, (p,), or None if there are none, without computing each one."""
+        """Return the mean of the finite `gradients`, (p,), without computing each of them; None if no gradient is
+        finite.
+        """
         requests = self._requests(examples)
         pulls = self._pulls(requests, examples)
         finite = np.isfinite(pulls).all(axis=1)
@@ -205,7 +209,7 @@ class MicroLora:
         self._matrices()[0][:] = leading if leading.shape[1] == RANK else self._with_one_more(leading)
 
     def _with_one_more(self, one: Array) -> Array:
-        """Return `one`, (d, 1), and a random direction orthogonal to it, (d, 2)."""
+        """Return `one`, (d, 1), joined with a random orthogonal direction, (d, 2)."""
         drawn = np.random.default_rng(self._seed).normal(size=(self._ndim, 1))
         drawn -= one * (one.T @ drawn)
         return np.concatenate([one, drawn / np.linalg.norm(drawn)], axis=1)

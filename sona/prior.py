@@ -1,9 +1,9 @@
 """The expected quality of runs that use a memory, independent of the query: an empirical-Bayes mean.
 
 theta_m = (sum r + kappa theta_0)/(n + kappa), where theta_0 is the mean of all observations of a kind and kappa is 1.
-Several kinds of run may use a memory, and some kinds are harder, so each quality is compared with the theta_0 of its
-own kind: lift = sum (r - theta_0)/(n + kappa), which is theta_m - theta_0 if there is only one kind. The caller weights
-the lift.
+Runs of several kinds may use a memory, and some kinds are harder than others. Therefore, each quality is compared with
+the theta_0 of its own kind: lift = sum (r - theta_0)/(n + kappa). With only one kind, this is theta_m - theta_0. The
+caller weights the lift.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemoryPrior:
     """Qualities by memory and kind of run. The state does not depend on the order of the observations."""
 
     def __init__(self, kappa: float = KAPPA) -> None:
-        """Start empty. The mean of a kind counts as `kappa` observations; `kappa` must be positive."""
+        """Start empty. The mean of a kind is weighted like `kappa` observations; `kappa` must be positive."""
         self._kappa = kappa
         self._kinds = Tallies()
         self._memories: dict[int, Tallies] = {}
@@ -46,7 +46,9 @@ class MemoryPrior:
         self._move(memory, kind, 1, thousandths(quality))
 
     def remove(self, memory: int, kind: str, quality: float) -> None:
-        """Remove an observation, undoing `add` exactly. Raises `ValueError` if it cannot have been added."""
+        """Remove an observation, undoing `add` exactly. Raises `ValueError` if the observation cannot have been
+        added.
+        """
         self._move(memory, kind, -1, -thousandths(quality))
 
     def revise(self, memory: int, kind: str, old: float, new: float) -> None:
@@ -59,11 +61,11 @@ class MemoryPrior:
         return self._kinds.total(kind) / count if count else _START
 
     def theta(self, memory: int, kind: str) -> float:
-        """Return the expected quality of a run of `kind` that uses `memory`, whatever the number of observations."""
+        """Return the expected quality of a run of `kind` that uses `memory`, even if there are few observations."""
         return self.mean(kind) + self._lift(memory)
 
     def lift(self, memory: int, enough: int = ENOUGH) -> float:
-        """Return the lift of runs that used `memory`; 0 with fewer than `enough` observations."""
+        """Return the lift of runs that used `memory`, or 0 if there are fewer than `enough` observations."""
         return self._lift(memory) if self.count(memory) >= enough else 0.0
 
     def count(self, memory: int) -> int:
@@ -76,7 +78,9 @@ class MemoryPrior:
 
     @classmethod
     def from_bytes(cls, data: bytes, kappa: float = KAPPA) -> Self:
-        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
+        """Restore a prior saved by `to_bytes`. Raises `DamagedStateError` if the bytes are damaged or the version
+        differs.
+        """
         prior = cls(kappa)
         try:
             state = _decoder.decode(data)

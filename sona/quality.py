@@ -1,10 +1,10 @@
-"""Weights a run by how far its quality exceeds the baseline of its kind.
+"""Weights a run by the amount by which its quality exceeds the baseline of its kind.
 
 The baseline of a kind is b = (6*.6 + sum q)/(6 + n), clipped to [.5, .8]. The weight of a trajectory is clip((q - b)/(1
 - b), 0, 1) * credit. Failures have weight 0.
 
-Qualities are counted in thousandths, because float sums depend on the order of addition and are not undone exactly by
-subtraction. Individual qualities are not stored, so remove only qualities that were added.
+Qualities are stored as integer thousandths, because sums of floats depend on the order of addition and cannot be undone
+exactly. Individual qualities are not stored, so remove only qualities that were added.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Baselines:
         self._kinds = Tallies()
 
     def add(self, kind: str, quality: float) -> None:
-        """Add a run. Raises `ValueError` if the quality is not between 0 and 1; so do `remove` and `revise`."""
+        """Add a run. Like `remove` and `revise`, raises `ValueError` if the quality is not between 0 and 1."""
         self._kinds.move(kind, 1, thousandths(quality))
 
     def remove(self, kind: str, quality: float) -> None:
@@ -63,7 +63,9 @@ class Baselines:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError`, also if the version differs."""
+        """Restore baselines saved by `to_bytes`. Raises `DamagedStateError` if the bytes are damaged or the version
+        differs.
+        """
         baselines = cls()
         try:
             state = _decoder.decode(data)
@@ -84,7 +86,7 @@ def thousandths(quality: float) -> int:
 
 
 class Tallies:
-    """Count and sum of qualities by group. Empty groups are dropped. Not thread-safe."""
+    """The number and sum of the qualities in each group. Empty groups are dropped. Not thread-safe."""
 
     def __init__(self) -> None:
         self._groups: dict[str, tuple[int, int]] = {}
@@ -97,7 +99,7 @@ class Tallies:
         return len(self._groups)
 
     def move(self, group: str, count: int, thousandths: int) -> None:
-        """Change a group. Raises `ValueError`, and changes nothing, if the result is impossible."""
+        """Change a group. If the result is impossible, raises `ValueError` and changes nothing."""
         before = self._groups.get(group, (0, 0))
         after = (before[0] + count, before[1] + thousandths)
         if not 0 <= after[1] <= after[0] * UNIT:

@@ -1,9 +1,9 @@
 """The reasoning bank: moves a request towards the answers of similar past requests, by kernel ridge regression.
 
-Minimise sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h), so f(x) = k(x)' P (Y - X), P
-= (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact rank-one updates of P. `solve` computes
-P directly and keeps P (Y - X) in float32, which quarters the memory read per request until the next update. The caller
-sets the weights and caps the shift.
+The bank minimises sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h). The solution is
+f(x) = k(x)' P (Y - X), where P = (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact
+rank-one updates of P. `solve` computes P directly. Until the next update, it also keeps P (Y - X) in float32, so that a
+request reads a quarter of the memory. The caller sets the weights and caps the shift.
 
 Shapes: n = exemplars, d = dimensions of an embedding, m = room for exemplars.
 """
@@ -30,8 +30,8 @@ _BY_HALVES = 32  # below this size, the plain solver is as fast
 class ReasoningBank:
     """The exemplars of one user, by number. Not thread-safe.
 
-    Requests and answers are unit vectors. Rows are in order of insertion, except that the last row replaces a removed
-    row.
+    Requests and answers are unit vectors. Rows are in order of insertion, except that a removed row is replaced by the
+    last row.
     """
 
     def __init__(self, ndim: int, bandwidth: float = 0.5, ridge: float = 1.0, reserve: int = 512) -> None:
@@ -112,7 +112,9 @@ class ReasoningBank:
         return True
 
     def reweight(self, number: int, weight: float) -> bool:
-        """Set the weight of an exemplar, as `add` would. Return False for an unknown exemplar or an infinite weight."""
+        """Set the weight of an exemplar, as `add` would. Return False if the exemplar is unknown or the weight is
+        infinite.
+        """
         place = self._place(number)
         if place is None or not np.isfinite(weight):
             return False
@@ -140,7 +142,7 @@ class ReasoningBank:
         return self._requests[: self._count] @ x.astype(np.float64)
 
     def shift(self, x: Array | Vector) -> Array:
-        """Return the uncapped shift of `x`, (d,): zero up to a nearest cosine of .2, full from .6 on."""
+        """Return the uncapped shift of `x`, (d,): zero up to a nearest cosine of .2, and full from .6 on."""
         self._check(x)
         return self.shift_by(self.similarities(x) if np.isfinite(x).all() else np.zeros(self._count))
 
@@ -157,7 +159,9 @@ class ReasoningBank:
         return min(share, 1.0) * ((self._inverse[: self._count, : self._count] @ kernel) @ self._moves[: self._count])
 
     def _fill(self, numbers: Numbers, x: Array | Vector, y: Array | Vector, weights: Array) -> None:
-        """Solve for P = S (S K S + lam I)^-1 S, S = diag(sqrt(w)): well conditioned even for the smallest weight."""
+        """Solve for P = S (S K S + lam I)^-1 S with S = diag(sqrt(w)), which is well conditioned even for tiny
+        weights.
+        """
         count = self._count = len(numbers)
         self._numbers[:count], self._weights[:count] = numbers, weights
         self._requests[:count] = x
@@ -176,12 +180,12 @@ class ReasoningBank:
     def _pivot(self, place: int, kernel: Array, column: Array) -> float:
         """Return P[place, place] for the current weight: 1 / (lam/w + k(x, x) - k'v), where v = P k without `place`.
 
-        `column` is v with -1 at `place`, so `kernel` times it is k'v - k(x, x).
+        `column` is v with -1 at `place`, so `kernel` times `column` is k'v - k(x, x).
         """
         return float(1.0 / (self._ridge / self._weights[place] - kernel @ column))
 
     def _column(self, place: int) -> tuple[Array, float]:
-        """Return (v with -1 at `place`, the pivot), read from P, whose column at `place` is -pivot v."""
+        """Return (v with -1 at `place`, the pivot). Both are read from P, whose column at `place` is -pivot v."""
         pivot = float(self._inverse[place, place])
         column: Array = self._inverse[: self._count, place] / -pivot
         column[place] = -1.0
@@ -222,7 +226,7 @@ def _usable(x: Array | Vector, y: Array | Vector, weights: Array) -> npt.NDArray
 
 
 def _inverse_of_lower(lower: Array) -> Array:
-    """Return the inverse of a lower triangular matrix by halving: five times as fast as `solve` (measured)."""
+    """Return the inverse of a lower triangular matrix by halving, which is five times as fast as `solve` (measured)."""
     size = len(lower)
     if size <= _BY_HALVES:
         return np.asarray(np.linalg.solve(lower, np.eye(size)), dtype=np.float64)

@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported; the daemon's processes inherit it
-os.environ.pop("CLAUDE_CODE_SESSION_ID", None)  # set if an agent runs the tests, which must not use the agent's session
-os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; if unset, output fails later, at a flush or at exit
+os.environ.pop("CLAUDE_CODE_SESSION_ID", None)  # set if an agent runs the tests; they must not use its session
+os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; if unset, output errors occur at a flush or at exit
 
 MEMORY_DISK = Path("/dev/shm")
 LEAST_FREE_BYTES = 2_000_000_000
-"""Several times the peak size of a run's temporary files and of Ray's object stores."""
+"""Several times the peak size of the temporary files and Ray object stores of a test run."""
 
 if "TMPDIR" not in os.environ and MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free > LEAST_FREE_BYTES:
-    # A flush costs nothing there; on a disk, a fifth of the tests' processor time and half of their waiting (measured).
-    # A kill loses nothing that was written, flushed or not; the power cuts of tests/crash have a disk of their own.
-    tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY_DISK)  # tempfile keeps its first value, which pytest has read
+    # In memory, a flush costs nothing. On a disk, flushes take a fifth of the tests' processor time and half of their
+    # waiting time (measured). Killing a process loses no written data, flushed or not; the power cuts in tests/crash
+    # use their own disk.
+    tempfile.tempdir = os.environ["TMPDIR"] = str(MEMORY_DISK)  # tempfile has cached the value that pytest read
 
-settings.register_profile("untimed", deadline=None)  # an example may take long on a busy machine
+settings.register_profile("untimed", deadline=None)  # an example may take a long time on a busy machine
 settings.load_profile("untimed")
 
 START_RAY = (
@@ -50,19 +51,19 @@ WITHOUT_RAY = tuple(
         *("metrics_of_a_daemon", "page_of_a_daemon", "reembedding", "traces", "vs_code"),
     )
 )
-"""Files of START_RAY whose daemons are light."""
+"""The files in START_RAY that start only light daemons."""
 SECOND = ("tests/ops/", "tests/end_to_end/test_cluster")
-"""Files of START_RAY that run beside the others."""
+"""The files in START_RAY that run in a second process, at the same time as the other files."""
 PAGE = "tests/page/"
 """The files that share a browser and a daemon."""
 STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "supervised"}
 """Fixtures that start Ray."""
 SHARED_BY_FILES = {"daemon", "rough_daemon"}
-"""Those of STARTERS whose daemon waits, with a hundredth of a core for each host, until the last file has run."""
+"""The fixtures in STARTERS whose daemon runs until the last file is done, with a hundredth of a core per host."""
 
 
 def starts_ray(nodeid: str) -> bool:
-    """Whether the file of a test starts a Ray."""
+    """Whether a test's file starts Ray."""
     return nodeid.startswith(START_RAY) and not nodeid.startswith(WITHOUT_RAY)
 
 
@@ -76,9 +77,9 @@ def _no_log_after() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def model_loaded_once() -> Iterator[None]:
-    """Load each model once per process; otherwise, every command that a test runs in this process loads it again.
+    """Load each model once per process. Otherwise, every command that a test runs in this process would load it again.
 
-    The loaded model has no state. `tests/memory_agent/embedders` tests the loading, and undoes this for its tests.
+    The loaded model has no state. The tests in `tests/memory_agent/embedders` undo this, because they test the loading.
     """
     from memory_agent.embedders import minilm
 
@@ -89,7 +90,9 @@ def model_loaded_once() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one process more than cores, at most four, because many tests wait for processes that they started."""
+    """Return the number of cores plus one, but at most four, because many tests wait for processes that they
+    started.
+    """
     return min((os.cpu_count() or 1) + 1, 4)
 
 
@@ -97,10 +100,10 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Run each file's tests in one process, with shared fixtures.
 
-    The files that start Ray run in two processes, so that at most two of them run at a time. Those of the page run in
-    one.
+    The files that start Ray run in two processes, so that at most two of them run at a time. The files of the page run
+    in one process.
 
-    Rejected: `--dist loadgroup`, which finds no groups with pytest 9.2 (it renames items, but they keep their names).
+    Rejected: `--dist loadgroup`, which finds no groups with pytest 9.2, because renamed items keep their old names.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -114,7 +117,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files that start Ray first, because they take longest; of these, tests with a shared daemon last.
+    """Run the files that start Ray first, because they take longest. Among these, tests with a shared daemon run last.
 
     Fails if a file that starts Ray is not listed above.
     """
@@ -127,7 +130,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Exempt the collected tests, 400,000 objects, from garbage collection, which would traverse them each time."""
+    """Exempt the collected tests (400,000 objects) from garbage collection, which would otherwise traverse them each
+    time.
+    """
     gc.disable()
     result = yield
     gc.freeze()

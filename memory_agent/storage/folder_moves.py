@@ -61,8 +61,8 @@ def _carry_out(data_dir: Path, plan: Sequence[Move]) -> None:
     for move in plan:
         source, target = data_dir / move.source, data_dir / move.target
         if move.source.startswith(STAGE) and source.exists() and target.exists():
-            raise StoreDamagedError(f"{target}: was created before a restore finished; the restored files are in
-            {source}")
+            reason = f"was created before a restore finished; the restored files are in {source}"
+            raise StoreDamagedError(f"{target}: {reason}")
         if source.exists() and not target.exists():
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             source.rename(target)

@@ -58,7 +58,8 @@ class _Openings(msgspec.Struct, frozen=True, array_like=True):
 
     def next(self, last_change: int, others: str) -> _Openings:
         """Return the openings with a new one added: a ULID of the current time that is greater than `present` and
-        `others`."""
+        `others`.
+        """
         least = max(self.present, others)
         name = max(str(ULID()), str(ULID.from_int(int(ULID.from_str(least)) + 1)) if least else "")
         former = (*self.former, (self.present, last_change)) if self.present else ()

@@ -154,7 +154,8 @@ class IndexedView:
         self, query: Embedding, limit: int, asked: Mask, where: Where, timeout_s: float | None
     ) -> tuple[Slots, bool]:
         """Return the nearest slots in `asked`, at least `limit` of them if possible, and whether these are all slots in
-        the index."""
+        the index.
+        """
         wanted, until_s = limit + _SPARE, time.monotonic() + (inf if timeout_s is None else timeout_s)
         while True:
             left_s = None if timeout_s is None else max(0.0, until_s - time.monotonic())

@@ -309,7 +309,8 @@ class Store:
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
         """Yield the waiting notes, and remove them unless the block raises. Readers find the notes until they are
-        removed."""
+        removed.
+        """
         with self._touching:
             taken = dict(self._notes)
         yield taken

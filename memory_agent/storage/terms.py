@@ -202,7 +202,8 @@ def word_terms(folded: Sequence[str], languages: Iterable[str]) -> list[list[str
 
 def query_words(text: str) -> list[str]:
     """Return the distinct words to search for, in order and in lower case. Stop words are included only if there are no
-    other words."""
+    other words.
+    """
     text = text[:_READ_CHARS]
     found = words_of(_runs(text)) if _is_special(text) else _WORD.findall(text)
     words = dict.fromkeys(word.lower() for word in found if len(word) <= LONGEST_WORD)

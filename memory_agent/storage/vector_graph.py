@@ -90,7 +90,8 @@ class VectorGraph:
 
     def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
         """Return a function that writes the current graph. A written graph must not contain slots that are missing from
-        the written table."""
+        the written table.
+        """
         with self._using:
             content, held = self._engine.save(), np.trim_zeros(self._held, "b").copy()
         header = _Header(engine=_ENGINE, ndim=self._ndim, generation=generation)
@@ -109,7 +110,8 @@ class VectorGraph:
 
     def search(self, query: npt.NDArray[np.int8], limit: int) -> tuple[Slots, Mask] | None:
         """Return the slots nearest to `query` (d,), and all slots in the graph. Returns None if the graph is busy or
-        fails."""
+        fails.
+        """
         if not self.is_ready:
             return None
         with holding(self._using, _PATIENCE_S) as is_held:

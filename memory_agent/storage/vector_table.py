@@ -47,7 +47,8 @@ _GENERATION_BYTES = 8
 
 class _Quantized(NamedTuple):
     """Vectors as integers: planes (k, d), scales (k,), and `rest`, the maximum length of the part that `coarse`
-    omits."""
+    omits.
+    """
 
     coarse: Bytes
     fine: Bytes
@@ -257,7 +258,8 @@ class VectorTable:
 
     def append(self, vectors: Embedding) -> None:
         """Add all or none of k slots with `vectors` (k, d); a row of zeros stands for no vector. Raises
-        `InvalidInputError`."""
+        `InvalidInputError`.
+        """
         added = self._accepted(vectors)
         start, end = len(self._scales), len(self._scales) + len(added.scales)
         self._write(np.arange(start, end), added, end)

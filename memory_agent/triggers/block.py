@@ -42,7 +42,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_event(self, user_id: str) -> dict[str, Any]:
         """Return the block as an event for this user. The id is derived from the cause, so each cause has a single
-        block."""
+        block.
+        """
         digest = sha256(self.cause_event_id.encode(errors="surrogatepass")).hexdigest()[:32]
         return {
             "event_id": f"recalled-{digest}",

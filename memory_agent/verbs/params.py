@@ -48,7 +48,7 @@ from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCO
 AGED_AT_ONCE = 20_000
 """Maximum number of expired memories that one request forgets. Their ids in the journal take a few megabytes."""
 _MOST_IMPORT_BYTES = 32 << 20
-"""A learner is many times smaller. A frame above the socket's limit would close the socket without an answer."""
+"""Far above the size of any learner. A frame above the socket's limit would close the socket without an answer."""
 
 
 class OptionHelp(NamedTuple):
@@ -112,7 +112,8 @@ class NoParams(Params, frozen=True, kw_only=True):
 
 class JoinParams(Params, frozen=True, kw_only=True):
     """`again`: whether a machine rejoins automatically. `in_common`: the values, by name, that must be equal on all
-    machines."""
+    machines.
+    """
 
     name: str
     address: str
@@ -455,7 +456,8 @@ class AgeParams(Params, frozen=True, kw_only=True):
 
 class WaitParams(Params, frozen=True, kw_only=True):
     """`through` maps each user to the journal number up to which events must be handled. The timeout is the request's
-    deadline."""
+    deadline.
+    """
 
     through: dict[str, int]
 

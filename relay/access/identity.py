@@ -36,7 +36,8 @@ class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 class Identity(NamedTuple):
     """The credentials to present: the CURVE keys, else the token, else the content of `file`, which is read on first
-    use."""
+    use.
+    """
 
     token: str = ""
     curve: CurvePair | None = None

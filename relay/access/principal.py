@@ -34,7 +34,8 @@ PUBLIC = "public"
 
 class Origin(NamedTuple):
     """The key that published an event, as stored in the journal. Only events published with a key `for_all` users may
-    name an owner."""
+    name an owner.
+    """
 
     key_id: str
     for_all: bool
@@ -65,7 +66,8 @@ class Principal(NamedTuple):
 
     def require(self, scope: Scope, user_id: str | None) -> None:
         """Raise `ScopeMissingError` or `UserNotAllowedError` if `scope` is not permitted for a user, or for all users
-        (None)."""
+        (None).
+        """
         if scope not in self.scopes:
             raise ScopeMissingError(scope.value, self.key_id)
         if self.user_id is not None and user_id is None:

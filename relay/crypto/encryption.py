@@ -24,7 +24,8 @@ _LONGEST_PLACE = 9
 
 class Form(NamedTuple):
     """How a database is stored: the first `plain_bytes` of each key stay plain (None: the whole key). `is_checked`: see
-    `ROWS`."""
+    `ROWS`.
+    """
 
     plain_bytes: int | None
     is_sealed: bool = True
@@ -56,7 +57,8 @@ class TransactionCipher:
 
     def key(self, database: str, key: bytes) -> bytes:
         """Return the stored form of a key. A key prefix that ends before the name stays plain, so it can bound a
-        scan."""
+        scan.
+        """
         start = self._forms[database].plain_bytes
         if start is None or len(key) <= start:
             return key

@@ -299,7 +299,8 @@ def _remove(path: Path, file: BinaryIO) -> None:
 
 def _stays(path: str, file_id: _FileId) -> bool:
     """Whether an unreadable file stays unchanged for 0.1 s. If so, the file is damaged; otherwise, its key is being
-    destroyed."""
+    destroyed.
+    """
     for _ in range(_LOOKS):
         if _file_id(path) != file_id:
             return False
@@ -334,7 +335,8 @@ def read_ring(data_dir: Path) -> bytes | None:
 
 def _write_ring(data_dir: Path, key_id: bytes) -> None:
     """Store the id of the system key in a data folder, unless the folder already has one. Durable. Raises
-    `KeyFileError`."""
+    `KeyFileError`.
+    """
     path = ring_file(data_dir)
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

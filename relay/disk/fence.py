@@ -133,7 +133,8 @@ class OwnerLock(WriterLock):
     @classmethod
     def _take_over(cls, path: Path, waited_for: int | None, errors: ErrorFamily) -> OwnerLock | None:
         """Replace the lock file with a new file that this process has locked; return None if another process was
-        faster."""
+        faster.
+        """
         with _locked(path.with_name(cls.swap_file)) as entered:
             owner = _read_owner(path)
             if not entered or owner is None or _inode(path) != waited_for:

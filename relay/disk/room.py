@@ -44,7 +44,8 @@ def has_room(folder: Path) -> bool:
 
 def free_bytes(folder: Path) -> int | None:
     """Return the number of bytes that unprivileged users can write, or None if the file system has no size. Raises
-    `OSError`."""
+    `OSError`.
+    """
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 

@@ -52,7 +52,8 @@ class Admission:
 
     def suspects(self, admitted: Iterable[tuple[bytes, Admitted]], source: str) -> list[Suspect]:
         """Return masked quarantine entries for malformed events, except events of users that the key does not
-        permit."""
+        permit.
+        """
         mask = self.masker.data
         return [
             Suspect(mask(data), outcome.code, mask(str(outcome).encode()).decode(), source)

@@ -154,7 +154,8 @@ class Masker:
 
     def _hidden(self, value: Any) -> Any:
         """Mask the value of a secret field. Empty, boolean and already masked values stay unchanged, because they
-        reveal nothing."""
+        reveal nothing.
+        """
         if isinstance(value, Mapping):
             return {name: self._hidden(one) for name, one in value.items()}
         if isinstance(value, list | tuple):

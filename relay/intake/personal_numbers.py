@@ -62,7 +62,8 @@ def personal_numbers(text: str) -> Iterator[PersonalNumber]:
 
 def _taken(one: SecretFormat, found: list[PersonalNumber], match: re.Match[str]) -> str:
     """Add the number in a match to `found`, and return the match with underscores instead of the number, for later
-    formats."""
+    formats.
+    """
     start, end = match.span("secret" if "secret" in one.pattern.groupindex else 0)
     number, whole, offset = match.string[start:end], match.group(), match.start()
     if one.check is not None and not one.check(number):

@@ -191,7 +191,8 @@ FORMATS: tuple[SecretFormat, ...] = (
     ),
 )
 """The formats in the order of matching: formats that identify a service precede formats that are recognised only by
-context."""
+context.
+"""
 
 SECRET_FIELDS = frozenset(
     (

@@ -21,7 +21,8 @@ class JournalCopy(Protocol):
 
     def begin(self, folder: Path, copy: Callable[[Path], None]) -> None:
         """Prepare to copy the journal in `folder`, without connecting. `copy` copies the journal's file into an empty
-        folder."""
+        folder.
+        """
 
     def flush(self) -> None:
         """Copy everything committed before the call. Durable on return. The first call copies the whole journal.

@@ -36,7 +36,8 @@ def open_file(
     folder: Path, settings: JournalSettings, *, readonly: bool = False, on_commit: OnCommit | None = None
 ) -> Environment:
     """Open a journal's environment. A writer creates the environment if needed, and is its only writer. Raises
-    `JournalError`s."""
+    `JournalError`s.
+    """
     try:
         if readonly:
             with opening(folder, WriterLock):

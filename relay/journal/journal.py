@@ -480,7 +480,8 @@ class Journal:
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
         """Open a write transaction that may encrypt. If the keys folder disappears or is replaced, it is rolled
-        back."""
+        back.
+        """
         self._sealing.require_keys()
         with self._environment.write() as transaction:
             yield transaction

@@ -47,7 +47,8 @@ class Quarantine:
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
         """Store `suspect` and return its id. Returns the existing id if it is a repeat, and `REFUSED` if there is no
-        room."""
+        room.
+        """
         user_id = user_of(suspect.data, suspect.source)
         digest = self._sealing.digest(user_id, _digest(suspect))
         known = transaction.get("unread", digest)

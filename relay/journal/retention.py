@@ -68,7 +68,8 @@ class Retention:
 
     def delete_one(self, transaction: Transaction, seq: int, stored: entries.AnyEvent, now: datetime) -> None:
         """Delete one entry out of order. The id of its event is still recognised until `repeat_horizon_s` has
-        passed."""
+        passed.
+        """
         transaction.delete("events", entries.number_key(seq))
         self._forget(transaction, seq, stored, now)
         entries.add_to_counter(transaction, "event_bytes", -stored.size_bytes)
@@ -90,7 +91,8 @@ class Retention:
 
     def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
         """Return the number of the first entry, and of the last entry that exceeds the age or size limit. Ignores
-        consumers."""
+        consumers.
+        """
         oldest_ms = entries.milliseconds(now) - int(self._settings.retention_age_s * 1000)
         excess = entries.counter(transaction, "event_bytes") - self._settings.retention_bytes
         first_key = transaction.first_key("events")

@@ -145,7 +145,8 @@ def _owner_of(stored: entries.StoredEvent) -> str:
 
 class Reading:
     """Reads the entries of one journal in order. `locked` counts entries that were skipped because their key is
-    missing."""
+    missing.
+    """
 
     def __init__(self, path: Path, sealing: Sealing) -> None:
         self._path = path

@@ -118,7 +118,8 @@ class CollectorSocket:
 
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
         """Bind and connect. Peers that send a frame larger than `max_bytes` are disconnected. Raises
-        `RelayUnavailableError`."""
+        `RelayUnavailableError`.
+        """
         limits = Limits.of_bytes(_DOORBELLS, queue_bytes, max_bytes)
         self._socket = zeromq.open_subscriber(zeromq.context(), limits)
         self.endpoints = [_bind(self._socket, endpoint) for endpoint in bind]

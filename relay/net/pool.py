@@ -17,7 +17,8 @@ _SILENT_PATIENCE_S = 0.05
 
 class RequestSockets:
     """Idle sockets to one endpoint. Thread-safe, but without a lock, because the garbage collector may return a
-    socket."""
+    socket.
+    """
 
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
         """`identity`: the keys for a CURVE endpoint."""
@@ -37,7 +38,8 @@ class RequestSockets:
 
     def give_back(self, socket: RequestSocket) -> None:
         """Keep the socket for later requests, which ignore late replies to earlier requests. Closes it if this pool is
-        closed."""
+        closed.
+        """
         self._idle.append(socket)
         if self._closed:
             self.close()

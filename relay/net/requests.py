@@ -96,7 +96,8 @@ class AsyncReplySocket:
 
     async def receive(self) -> Message:
         """Return the next request. Lets other tasks run first, so that they make progress during a flood of
-        requests."""
+        requests.
+        """
         await asyncio.sleep(0)
         while True:
             self._may_receive.clear()
@@ -120,7 +121,8 @@ class AsyncReplySocket:
 
     def _look(self) -> None:
         """Consume a request's notification even if no task is receiving; otherwise, the loop would repeat it
-        forever."""
+        forever.
+        """
         if zeromq.can_receive(self._socket):
             self._may_receive.set()
 

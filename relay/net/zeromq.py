@@ -66,7 +66,8 @@ class CurveAuthenticator:
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
         """`pair` is the server's key pair. `knows` is called in another thread and returns whether a public key may
-        connect."""
+        connect.
+        """
         self._pair = pair
         self._knows = knows
         self.context: zmq.Context[PlainSocket] = zmq.Context()
@@ -173,7 +174,8 @@ def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_ms: int) -> Socket:
     """Return a ROUTER on which `send_now` detects disconnected peers. After closing, queued messages are still sent for
-    up to `linger_ms`."""
+    up to `linger_ms`.
+    """
     socket = _open(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.LINGER, linger_ms)

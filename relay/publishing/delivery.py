@@ -66,7 +66,8 @@ class Window:
 
     def unsent(self, max_bytes: int) -> tuple[int, list[bytes]]:
         """Return the next event's number, and the unsent events up to `max_bytes`, but at least one event if any is
-        unsent."""
+        unsent.
+        """
         events: list[bytes] = []
         size_bytes = 0
         for outgoing in islice(self._waiting, self._sent, None):

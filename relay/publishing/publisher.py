@@ -235,7 +235,8 @@ class Publisher:
     @property
     def _is_spooling_away(self) -> bool:
         """Whether `close` can return without waiting, because the relay is unreachable and the spool keeps the
-        events."""
+        events.
+        """
         return self._spool is not None and self._away
 
     @property

@@ -67,7 +67,8 @@ class Spool:
 
     def take(self, limit: int) -> list[Outgoing]:
         """Return the next events in order. Raises `EntryDamagedError` after moving a damaged event to the
-        quarantine."""
+        quarantine.
+        """
         taken = []
         for entry in self._read(limit):
             event = read_event(entry.data)
