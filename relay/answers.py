@@ -120,7 +120,7 @@ class Answers:
 
 
 def _require(request: wire.Request, principal: Principal) -> None:
-    """Check the scope. A user may read events about shared items only if the user is in their audience."""
+    """Check the scope. A user may read an event about shared items only if its audience includes the user."""
     if isinstance(request, wire.Ping):
         return
     user_id = request.user_id if isinstance(request, wire.Fetch) else None

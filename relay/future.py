@@ -1,4 +1,4 @@
-"""A future: one thread waits for the result of another. A Ctrl-C does not make it unusable (`relay.locks`)."""
+"""A future: one thread waits for the result of another. A future remains usable after Ctrl-C (`relay.locks`)."""
 
 from __future__ import annotations
 

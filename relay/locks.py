@@ -104,8 +104,8 @@ class ReadWriteLock:
 
     @contextmanager
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Hold the lock exclusively. Waits up to `timeout_s` for writers, and then as long for readers. Raises
-        `TimeoutError`.
+        """Hold the lock exclusively. Waits up to `timeout_s` for writers, and then up to `timeout_s` for readers.
+        Raises `TimeoutError`.
         """
         token = object()
 

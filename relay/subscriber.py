@@ -1,4 +1,4 @@
-"""Subscribers are clients that read the journal by cursor. A doorbell wakes them. They also send other requests.
+"""Subscribers read the journal by cursor, are woken by a doorbell, and send other requests to the relay.
 
 Doorbells may be lost, but entries are not: a slow, late or restarted subscriber continues from its cursor. Delivery is
 at least once, so commit the cursor after handling an event.

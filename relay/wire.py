@@ -23,7 +23,7 @@ VERSION = 1
 _Result = TypeVar("_Result")
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""A number that is small enough for counting up from it without exceeding 64 bits."""
+"""A number small enough that counting up from it does not exceed 64 bits."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):

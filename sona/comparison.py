@@ -8,13 +8,13 @@ a prediction of use and the nearest non-increasing prediction:
     q   = the non-increasing prediction that is nearest to p (Kullback and Leibler; pooling adjacent violators)
     odds_i = p_i / q_i
 
-The null hypothesis is that use depends only on position: a memory is never more likely to be used than an unused memory
-above it. Reveal the used memories in random order. Each used memory is then drawn with probabilities that do not
-increase down the list of remaining memories. The expected odds of the drawn memory are at most 1, because the mean of
-the first m odds is at most 1 for every m. Therefore, the product of the first two memories' odds, averaged over all
-orders, is a factor of a test martingale. This holds for any p that is fixed before the uses are seen. If p is right, no
-other bet that is safe under this hypothesis grows faster (Grünwald, de Heide, Koolen 2024). A fifth of each stake is
-held back, because no prediction is certain.
+The null hypothesis is that use depends only on position: if only one of two memories is used, it is at least as likely
+to be the memory that is listed first. Suppose that the used memories are revealed in random order. Each used memory is
+then drawn with probabilities that do not increase down the list of remaining memories. The expected odds of the drawn
+memory are at most 1, because the mean of the first m odds is at most 1 for every m. Therefore, the product of the odds
+of the first two memories drawn, averaged over all orders, is a factor of a test martingale. This holds for any p that
+is fixed before the uses are seen. If p is right, no other bet that is safe under this hypothesis grows faster
+(Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back, because no prediction is certain.
 
 Boosts include uses by failed runs. Such uses raise no memory in the learned ranking, but are equally good evidence of
 whether uses recur (decision 0020).

@@ -61,7 +61,7 @@ class MemoryPrior:
         return self._kinds.total(kind) / count if count else _START
 
     def theta(self, memory: int, kind: str) -> float:
-        """Return the expected quality of a run of `kind` that uses `memory`, even if there are few observations."""
+        """Return the expected quality of a run of `kind` that uses `memory`, however few observations there are."""
         return self.mean(kind) + self._lift(memory)
 
     def lift(self, memory: int, enough: int = ENOUGH) -> float:

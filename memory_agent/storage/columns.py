@@ -45,7 +45,7 @@ _TYPES: dict[str, type[np.generic]] = {
     "agents": np.int32,
     "types": np.int32,
     "phases": np.int32,
-    "updated_us": np.int64,  # for a memory that was never replaced, its time
+    "updated_us": np.int64,  # the memory's own time if it was never replaced
     "asks": np.bool_,
 }
 """The columns with one value per memory, in the order of `Columns._values_of`."""

@@ -1,9 +1,9 @@
 """Detects the language of a text, and selects its stop words and stemmer.
 
 Languages in Latin letters are recognised by their stop words. A text must contain at least two stop words of the
-language that are not English. They must also outnumber its purely English stop words by two to one, because English
-texts contain foreign names. Languages with their own script need no detection (decision 0015). Negations are not stop
-words.
+language that are not English. They must also outnumber its purely English stop words by at least two to one, because
+English texts contain foreign names. Languages with their own script need no detection (decision 0015). Negations are
+not stop words.
 """
 
 from __future__ import annotations

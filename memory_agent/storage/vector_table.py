@@ -257,7 +257,7 @@ class VectorTable:
         self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
-        """Add all or none of k slots with `vectors` (k, d); a row of zeros stands for no vector. Raises
+        """Add all slots or none, with `vectors` (k, d); a row of zeros stands for no vector. Raises
         `InvalidInputError`.
         """
         added = self._accepted(vectors)

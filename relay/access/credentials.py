@@ -1,7 +1,7 @@
 """Looks up the principal of a token or CURVE key in the key file.
 
 The key is looked up for each request, so a revoked key is rejected at once, even on open connections. If the key file
-is unreadable, every key is unknown.
+is missing or unreadable, every key is unknown.
 """
 
 from __future__ import annotations

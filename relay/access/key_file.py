@@ -89,7 +89,7 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
 
 
 def ensure_local_key(data_dir: Path) -> str:
-    """Return the token of the key `local`. Creates a new token if its file is missing. Raises `KeyFileError`."""
+    """Return the token of the key `local`. Creates a new token if the token file is missing. Raises `KeyFileError`."""
     with _locked(data_dir):
         token = _local_token(data_dir)
         keys = read_keys(data_dir)

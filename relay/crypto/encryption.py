@@ -121,7 +121,7 @@ class Encryption:
         return TransactionCipher(cipher, self._forms, errors.damaged)
 
     def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
-        """Return the id of the key. Raises if this id differs from a `key_id` other than None."""
+        """Return the id of the key. Raises if `key_id` is not None and differs from this id."""
         found = self._key.cipher(self._purpose, create=key_id is None and may_create).key_id
         if key_id not in (None, found):
             raise self._key.missing()

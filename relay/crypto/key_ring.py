@@ -157,8 +157,9 @@ class KeyRing:
     def destroy(self, user_id: str) -> bool:
         """Overwrite and remove a user's key; return False if there was none. Durable on return.
 
-        If the process is killed after the overwriting, the file remains, but is treated as missing. Only a copy of the
-        folder can restore the key. Old disk blocks may still contain its bytes. Raises `KeyFileError`.
+        If the process is killed before the file is removed, the overwritten file remains, but is treated as missing.
+        Only a copy of the folder can restore the key. Old disk blocks may still contain its bytes. Raises
+        `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
         >>> ring.destroy("alice"), ring.destroy("alice"), ring.has("alice")

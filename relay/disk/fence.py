@@ -2,8 +2,8 @@
 
 A lock alone is not enough: if its raylet dies, a Ray actor keeps its lock for minutes, although Ray has already started
 its successor. Therefore, an owner with the role `host` may take over from another `host`. The new owner increments the
-epoch, which makes the earlier owner's next write fail. Owners that are frozen inside a write and folders shared between
-machines are not supported.
+epoch, which makes the earlier owner's next write fail. This does not cover owners that are frozen inside a write, or
+folders shared between machines.
 """
 
 from __future__ import annotations

@@ -479,8 +479,8 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        """Open a write transaction that may encrypt. If the keys folder disappears or is replaced, it is rolled
-        back.
+        """Open a write transaction that may encrypt. If the keys folder disappears or is replaced, the transaction is
+        rolled back.
         """
         self._sealing.require_keys()
         with self._environment.write() as transaction:

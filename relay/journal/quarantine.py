@@ -46,8 +46,8 @@ class Quarantine:
         self._sealing = sealing
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
-        """Store `suspect` and return its id. Returns the existing id if it is a repeat, and `REFUSED` if there is no
-        room.
+        """Store `suspect` and return its id. Returns the existing id if `suspect` is a repeat, and `REFUSED` if there
+        is no room.
         """
         user_id = user_of(suspect.data, suspect.source)
         digest = self._sealing.digest(user_id, _digest(suspect))

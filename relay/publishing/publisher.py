@@ -1,9 +1,9 @@
 """Publishers send events to the relay in order. Each event is stored exactly once, even if either process crashes.
 
 A background thread sends events and resends them until they are acknowledged. If no other event is unacknowledged, it
-sends at once, else one part of the window at a time (`Window.is_due`). Events are never dropped silently: if there is
-no room, `publish` waits, then raises an error. While the relay is unreachable, events are written to the spool, if a
-spool is configured.
+sends at once; otherwise, it sends one part of the window at a time (`Window.is_due`). Events are never dropped
+silently: if there is no room, `publish` waits, then raises an error. While the relay is unreachable, events are written
+to the spool, if a spool is configured.
 """
 
 from __future__ import annotations
