@@ -33,8 +33,8 @@ class PreviewParams(Params, frozen=True, kw_only=True):
     access_policy: Annotated[
         str | None,
         OptionHelp(
-            "Who can find it: public (every user of this deployment, the default), org:NAME or tier:NAME, which your "
-            "key must include."
+            "Who can find the item: public (all users of this deployment, the default), org:NAME or tier:NAME. Your "
+            "key must include this organisation or tier."
         ),
     ] = None
     item_id: Annotated[str | None, OptionHelp("Publish a new version of your item with this id.")] = None

@@ -92,7 +92,7 @@ def test_a_journal_replaced_by_another_program_is_refused_instead_of_retried_for
         assert process.stdout is not None
         assert process.stdout.readline() == b"30\n"
         os.replace(copy / "data.mdb", folder / "data.mdb")
-        with pytest.raises(JournalError, match="replaced while it was opened") as caught:
+        with pytest.raises(JournalError, match="replaced while it was being opened") as caught:
             Journal.open(folder)
         assert caught.value.retryable
         process.communicate(b"")
