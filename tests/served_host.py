@@ -18,7 +18,7 @@ from relay.net import ReplySocket
 
 
 class _AbsentEmbedder(RemoteEmbedder):
-    """The client of an embedder that never answers. It does not block, so recalls do not last until their deadline."""
+    """The client of an embedder that never answers. It does not block, so recalls return before their deadline."""
 
     def _patience_s(self, timeout_s: float | None) -> float:
         return 0.01

@@ -1,8 +1,9 @@
-"""A history of additions to and removals from each user's memories and of reads, and its check against a set.
+"""A history of additions, removals and reads of each user's memories, and its check against a set.
 
-In the manner of Jepsen: each operation has a begin and an end. A read must contain every addition that was acknowledged
-before it began, unless its removal had begun, and nothing that had not begun before it ended; no text twice. Operations
-without an answer may have happened or not, but once a read has shown that they did, later reads must show it too.
+As in Jepsen, each operation has a beginning and an end. A read must contain every addition acknowledged before the read
+began, unless its removal had also begun. It must contain no text twice, and none whose addition had not begun when it
+ended. An operation without an answer may or may not have happened, but once a read shows that it did, later reads must
+agree.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _END = 1 << 62
 
 @dataclass
 class Addition:
-    """One addition. `acked` is the time of its acknowledgement, if any. `is_event`: whether it is an event."""
+    """One addition. `acked` is the time of its acknowledgement, if any. `is_event` is true if an event added it."""
 
     user_id: str
     text: str
@@ -39,7 +40,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class Read:
-    """One read that returned these texts. `has_events`: whether it must contain events."""
+    """One read that returned these texts. `has_events` is false if the read need not contain events."""
 
     user_id: str
     texts: tuple[str, ...]
@@ -52,7 +53,7 @@ T = TypeVar("T", Addition, Removal, Read)
 
 
 class Violation(NamedTuple):
-    """What a read showed or missed."""
+    """A text that a read wrongly contained or omitted."""
 
     kind: Literal["lost", "doubled", "resurrected", "foreign"]
     what: str
@@ -86,7 +87,7 @@ class History:
         self.reads.append(Read(user_id, tuple(texts), begun, self.now()))
 
     def violations(self) -> list[Violation]:
-        """Return what the reads violate."""
+        """Return the violations that the reads reveal."""
         added, removed, reads = _by_user(self.additions), _by_user(self.removals), _by_user(self.reads)
         return [found for user_id in reads for found in _violations(added[user_id], removed[user_id], reads[user_id])]
 

@@ -7,6 +7,6 @@ import signal
 
 
 def stop(pid: int) -> None:
-    """Stop a child, and return once all of its threads have stopped; until then, one may still answer."""
+    """Stop a child process, and wait until all of its threads have stopped; until then, a thread may still answer."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED)

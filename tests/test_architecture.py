@@ -176,7 +176,7 @@ def test_sona_imports_only_numpy_and_msgspec() -> None:
 
 
 def typed_decoding(file: Path) -> dict[int, ast.expr]:
-    """Return the type of each call that decodes into a type or makes a decoder, by line."""
+    """Return the target type of each call that decodes or makes a decoder, by line."""
     types: dict[int, ast.expr] = {}
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("msgspec."):

@@ -1,4 +1,4 @@
-"""Test that pages name existing files: a test for each promise, and the modules in the ledger and the architecture."""
+"""Test that files named by pages exist: the tests of promises, and the modules in the ledger and the architecture."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ KINDS = {2: "server", 3: "client"}
 
 
 class Found(NamedTuple):
-    """A span that the collector received. Ids are in hexadecimal, and `parent` is "" for the first of a trace."""
+    """A span that the collector received. Ids are in hexadecimal, and `parent` is "" for the root span of a trace."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 class Collector:
-    """Receives exports at `url`. `status` is what it answers; it answers only while `may_answer` is set."""
+    """Receives exports at `url`. It answers with `status`, but only while `may_answer` is set."""
 
     def __init__(self, port: int = 0) -> None:
         self.status = 200
@@ -108,7 +108,7 @@ def collecting(port: int = 0) -> Iterator[Collector]:
 
 
 def lineage(spans: dict[str, Found], name: str) -> list[str]:
-    """Return the names of a span's ancestors, the next one first."""
+    """Return the names of a span's ancestors, its parent first."""
     by_id = {span.id: span for span in spans.values()}
     found, span = [], spans[name]
     while span.parent in by_id:

@@ -38,7 +38,7 @@ CONSTANTS = {
     ),
     "journal_per_s": Constant(38_567, "events that one journal commits per second", "results.md: window 256"),
     "awake_mb": Constant(0.7, "memory of an awake user without memories, MB", "nodes.py: 1.07 with 100"),
-    "memory_kb": Constant(4.8, "memory of one memory of an awake user, KB", "results.md: 48.8 MB for 10,000"),
+    "memory_kb": Constant(4.8, "memory for each record of an awake user, KB", "results.md: 48.8 MB for 10,000"),
     "disk_kb": Constant(2.9, "disk of one memory, KB", "results.md: 28.7 MB for 10,000"),
     "daemon_mb": Constant(456, "memory of a daemon with one user, MB", "decision 0009"),
     "machine_mb": Constant(320, "memory of a machine that joined, without hosts, MB", "nodes.py"),

@@ -63,7 +63,7 @@ ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 FIGURES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=50)
 MEASURED_TOGETHER = (recall, triggers, http, mcp, hook)
-"""Parts that each start a daemon with the usual settings, and measure the same in a daemon without Ray."""
+"""Parts that each start a daemon with the usual settings, but can also measure a daemon without Ray."""
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +96,12 @@ def one_daemon(running_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def own_if_light(full_daemon: Path, settings: Settings) -> AbstractContextManager[Path]:
-    """Start a daemon of its own if the settings have no Ray."""
+    """Start a new daemon if the settings exclude Ray; otherwise, use `full_daemon`."""
     return temporary_daemon(settings) if settings.daemon.light else nullcontext(full_daemon)
 
 
 def fewer(monkeypatch: pytest.MonkeyPatch, part: ModuleType, **numbers: int) -> None:
-    """Reduce a part's measurements: the tests check that it measures, not the figures."""
+    """Reduce the size of a part's measurements; the tests do not check the figures."""
     for name, number in numbers.items():
         monkeypatch.setattr(part, f"_{name.upper()}", number)
 
@@ -208,7 +208,7 @@ def test_measuring_a_growing_memory_makes_rows(monkeypatch: pytest.MonkeyPatch) 
     fewer(monkeypatch, ingesting, turns=1, turns_with_model=1, questions=20, events=1_000)
     fewer(
         monkeypatch, sys.modules["ops.bench.grown_stores"], basis=200
-    )  # embedded passages, of which all others are mixed
+    )  # embedded passages; all others are mixtures of these
     fewer(monkeypatch, filters, queries=2)
     with grown_stores((1_000, 2_000)) as growth:
         assert sum(batch.count for batch in growth.batches) == 2_200
@@ -354,7 +354,7 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_machines_makes_rows(full_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measures the same two machines in both parts, and `full_daemon` as the single one: each Ray takes 3 to 8 s."""
+    """Both parts share two machines, and `full_daemon` is the single machine: each start of Ray takes 3 to 8 s."""
     fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=2, stored=5, events=5, recalls=2, turns=1)
     with nodes.cluster_daemon() as cluster, nodes.joined_machine(*cluster) as node:
         monkeypatch.setattr(nodes, "temporary_daemon", partial(own_if_light, full_daemon))
@@ -430,8 +430,8 @@ def _in_a_process_of_its_own(program: str) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_hosts_makes_rows() -> None:
-    """Uses few calls, recalls and events, and a daemon without Ray as the one with a single host. Checks that there are
-    figures, not their values.
+    """Makes few calls, recalls and events. The daemon with a single host runs without Ray. Checks only that figures
+    exist.
     """
     rows = {row.figure: row for row in all_rows({"hosts": json.loads(_in_a_process_of_its_own(_FEW_HOSTS))})}
     assert {"hosts, empty call by socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)

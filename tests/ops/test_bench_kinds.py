@@ -1,4 +1,4 @@
-"""The questions about kinds that `ops.bench.kinds` makes of runs, and its page."""
+"""Test the questions about kinds that `ops.bench.kinds` derives from runs, and its page."""
 
 from __future__ import annotations
 

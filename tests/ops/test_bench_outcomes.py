@@ -1,4 +1,4 @@
-"""Test the page on outcomes: successful runs come first if outcomes are known, and shuffled outcomes are a control."""
+"""Test the page on outcomes: if outcomes are known, successful runs come first; shuffled outcomes are a control."""
 
 from __future__ import annotations
 

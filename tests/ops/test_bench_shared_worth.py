@@ -1,4 +1,4 @@
-"""Test the worth of shared items in a world of a few texts: the loop raises helpful items, but the controls do not."""
+"""Test the worth of shared items in a world of a few texts: the loop raises helpful items; the controls do not."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_the_same_seed_gives_the_same_deployment_and_another_one_other_draws(
 
 
 def test_intervals_are_over_kinds_and_over_seeds() -> None:
-    """Seeds may differ when all kinds agree, and kinds when all seeds agree."""
+    """Seeds may differ when all kinds agree, and kinds may differ when all seeds agree."""
     nothing = np.zeros(len(Seen._fields))
     cells = [("Some", f"kind {kind}", seed) for kind in range(8) for seed in range(8)]
     before = dict.fromkeys(cells, nothing)

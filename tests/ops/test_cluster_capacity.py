@@ -1,4 +1,4 @@
-"""Test that the tables of ops/CLUSTER.md are what the program prints, and that its formulas behave."""
+"""Test that the program prints the tables of ops/CLUSTER.md, and that its formulas are consistent."""
 
 from __future__ import annotations
 

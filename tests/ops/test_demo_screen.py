@@ -35,7 +35,7 @@ def shown_in(width: int, *, is_terminal: bool = False) -> str:
 
 
 def answer(*qualities: float | None) -> RecallResult:
-    """Return memories whose runs had these qualities; the explanation contains a quality that the record does not."""
+    """Return memories whose runs had these qualities. A quality may be in the explanation but not in the record."""
     records = [
         MemoryRecord(
             id=str(place), text=TEXT, source="user_input", kind="episode", timestamp=NOW - timedelta(days=21),

@@ -35,7 +35,7 @@ def module(name: str) -> tuple[str, str, str]:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with sdist and wheel, which are built as `make dist` does: the wheel from the sdist."""
+    """The folder with the sdist and the wheel, which is built from the sdist as in `make dist`."""
     folder = tmp_path_factory.mktemp("dist")
     shutil.rmtree(ROOT / "man", ignore_errors=True)
     subprocess.run([*module("memory_agent"), "man", "--out", "man"], cwd=ROOT, check=True, timeout=60)

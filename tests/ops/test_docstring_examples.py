@@ -183,7 +183,7 @@ def a_masker(_: Path, __: Embedder) -> Iterator[Names]:
 
 @contextmanager
 def a_lesson(_: Path, __: Embedder) -> Iterator[Names]:
-    """The lesson of a run whose query has one direction, and that used memory 7 in a different direction."""
+    """The lesson of a run that used memory 7, whose direction differs from that of the query."""
     query, memory = np.eye(4, dtype=np.float32)[[0, 1]]
     yield {"lesson": Lesson(1, query, used=(7,), vectors=memory[None], credits=(1.0,), quality=1.0)}
 

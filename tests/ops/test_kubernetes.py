@@ -32,7 +32,7 @@ MANIFESTS = sorted(
     path for path in FOLDER.rglob("*.yaml") if path.name not in ("kustomization.yaml", "keys-patch.yaml")
 )
 OLDEST = "1.30"
-"""The oldest release against whose schemas the manifests are checked, besides the newest that is known."""
+"""The manifests are checked against the schemas of this release and of the newest known release."""
 POD_IP = "10.0.0.5"
 WORKLOADS = ("StatefulSet", "Deployment")
 
@@ -284,7 +284,7 @@ def test_the_daemons_data_is_mounted_by_one_pod_only() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_commands_of_the_pods_work_together(tmp_path: Path) -> None:
-    """Run daemon, probe, join key and worker as the manifests say, with loopback addresses and folders of the test."""
+    """Run daemon, probe, join key and worker as in the manifests, with loopback addresses and the test's folders."""
     daemon, worker = workload("StatefulSet"), workload("Deployment")
     home, node = "127.0.0.2", "127.0.0.3"
     certificate = ClusterSecrets(tmp_path / "authority").certificate_for(home)

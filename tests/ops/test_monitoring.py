@@ -44,7 +44,7 @@ FIRING = {
         ("recall_seconds_count", {}, "0+60x120"),
     ],
 }
-"""For each alert, series that make it fire: name, labels, and values in promtool's notation."""
+"""The series that make each alert fire: name, labels, and values in promtool's notation."""
 OTHER_CAUSES = {
     "MemoryAgentJournalLag": [("lag_seconds_bucket", {"le": "300.0"}, "0+60x120")],
     "MemoryAgentQuarantineGrows": [("quarantine_refused_total", {}, "0+1x120")],
@@ -58,7 +58,7 @@ Change = tuple[str, dict[str, str], str]
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[Series, float]]:
-    """The figures of a daemon. Those of its parts, which do not run as processes here, and of its disk are made up."""
+    """The figures of a daemon. The figures of its disk and of its parts (which run in its process here) are made up."""
     with gateway_in_new_folder() as served, closing(HttpCaller(served.http, served.token)) as caller:
         assert (caller.post("owner", {"run_id": "r"}).status, caller.post("run_end", {"run_id": "r"}).status) == (
             200,

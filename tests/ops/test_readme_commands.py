@@ -23,9 +23,9 @@ from memory_agent.embedders.weights import cache_folder
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 INSTALL = "pip install"
-"""A line with this is left out here; `test_distribution.py` and `make chroots` install."""
+"""Lines with this text are not run here; `test_distribution.py` and `make chroots` test installation."""
 FOLLOWS = " --no-buffer"
-"""A line with this ends only when it is interrupted."""
+"""A command with this option runs until it is interrupted."""
 DAEMON = "memory-agent serve --light > ready & while [ ! -s ready ]; do sleep .1; done"
 EXPECTED = {
     "connect claude-code": ("mcpServers", "imported", "Two tabs race for one token."),
@@ -35,7 +35,7 @@ EXPECTED = {
     "eval locomo": ("recall@5",),
     "make demo": ("ops.demo", "memory-agent serve", "pytest"),
 }
-"""What is printed, by a word of the block."""
+"""Expected output, keyed by a text that occurs in the block."""
 
 
 def expected(block: str) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def run(block: str, home: Path) -> str:
 
 
 def end_group(group: int) -> None:
-    """End what the block left in the background: the daemon."""
+    """Stop the daemon that the block left running in the background."""
     deadline_s = time.monotonic() + 60
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < deadline_s:

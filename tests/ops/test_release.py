@@ -1,4 +1,4 @@
-"""`make release` refuses what cannot be released, and its dry run tries everything and changes nothing."""
+"""Test that `make release` refuses an invalid release, and that its dry run tries every step but changes nothing."""
 
 from __future__ import annotations
 

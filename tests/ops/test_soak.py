@@ -1,4 +1,4 @@
-"""Test a short soak of a real daemon in two parts: restarts, a planted loss and double, and the report."""
+"""Test a short soak of a real daemon in two parts: restarts, a planted loss, a planted duplicate, and the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a part; end it at the latest with the block."""
+    """Start a part, and terminate it at the end of the block."""
     options = ("--users", "6", "--rate", "30", "--restart-minutes", "0.05", "--sample-s", "0.3", "--nice", "0")
     command = [sys.executable, "-m", "ops.soak", *options, "--resume", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as soak:

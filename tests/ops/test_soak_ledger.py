@@ -32,7 +32,7 @@ def test_acknowledged_writes_are_due_once_and_others_at_most_once(ledger: Ledger
     kept, late, unknown = (ledger.send(USER) for _ in range(3))
     ledger.keep([kept])
     assert found(ledger, kept, late) == []
-    assert found(ledger, kept) == [("lost", late)]  # once found, it is due
+    assert found(ledger, kept) == [("lost", late)]  # once found, an event must be found again
     assert found(ledger, kept, kept, late, unknown, unknown) == [
         ("doubled", f"{kept} finding"),
         ("doubled", f"{unknown} finding"),

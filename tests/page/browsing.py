@@ -32,7 +32,7 @@ _CHECKS = Path(__file__).with_name("checks.js")
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the system's Chromium. Skips the test without it, and fails it under CI."""
+    """Start the system's Chromium. Without Chromium, the test is skipped, or fails under CI."""
     expect.set_options(timeout=PATIENCE_MS)
     with ExitStack() as stack:
         try:
@@ -43,7 +43,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Tab:
-    """One page. `problems` collects what none may have; `check` fails if there is one."""
+    """One page. `problems` collects what no page may do; `check` fails if there is a problem."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -74,7 +74,7 @@ class Tab:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until no request is under way and the page says nothing of loading."""
+        """Wait until no request is under way and the page shows no loading indicator."""
         for _ in range(2):
             self.page.wait_for_function(
                 "() => ![...document.querySelectorAll('[role=status]')].some(one => one.textContent.endsWith('…'))"
@@ -87,7 +87,7 @@ class Tab:
                 self.page.wait_for_timeout(PAUSE_MS)
 
     def press(self, *keys: str) -> None:
-        """Press keys one after the other, once what the page has drawn listens to them."""
+        """Press keys one after the other, once the drawn page handles them."""
         self.page.evaluate(_NEXT_FRAME)
         for key in keys:
             self.page.keyboard.press(key)

@@ -20,13 +20,13 @@ SETTINGS = ("daemon.owner_wait_s=0.1", "relay.events.max_bytes=2000000", "daemon
 
 @dataclass(frozen=True)
 class Filled:
-    """A daemon and what its memory has."""
+    """A daemon, and the contents of its memories."""
 
     data_dir: Path
     all: dict[str, Hostile]
-    """Of the user `hostile.USER`, by the name of the text."""
+    """Contents of the user `hostile.USER`, by the name of the text."""
     few: dict[str, Hostile]
-    """Of the user `hostile.FEW`."""
+    """Contents of the user `hostile.FEW`."""
 
 
 @pytest.fixture(scope="package")
@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def filled_daemon() -> Iterator[Filled]:
-    """A daemon of the tests that only read, or that change users of their own."""
+    """A daemon for tests that only read, or that change only their own users."""
     with short_folder() as folder, DaemonProcess(Path(folder), *SETTINGS, light=True).running() as process:
         few = filled(process.data_dir, FEW, "script", "right to left", "wide")
         everything = filled(process.data_dir, USER, *TEXTS)
@@ -53,7 +53,7 @@ def shared_tab(browser: Browser, filled_daemon: Filled) -> Iterator[Tab]:
 
 @pytest.fixture
 def tab(shared_tab: Tab) -> Iterator[Tab]:
-    """The tab of all tests that need none of their own, because opening one costs a second. Checked after the test."""
+    """A tab that tests share, because opening a tab costs a second. Checked after the test."""
     shared_tab.page.set_viewport_size(DESKTOP)
     shared_tab.forget_problems()
     shared_tab.switch_user(USER)

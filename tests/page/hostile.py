@@ -1,4 +1,4 @@
-"""Texts that a page must show as text, a memory that has them in every field, and what a browser shows of each."""
+"""Texts that a page must show as text, a memory with them in every field, and the forms in which browsers show them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory_agent import MemoryClient
 from relay import Publisher, relay_endpoints
 
 USER, READER, FEW = "hostile", "reader", "few"
-"""The user whose memory has the texts, another user, to whom it published items with them, and one who has three."""
+"""The user with all of the texts, a user who can see the published items, and a user with three of the texts."""
 
 TEXTS = {
     "image": "<img src=x onerror=\"window.pwned='image'\">",
@@ -39,14 +39,14 @@ TEXTS = {
     "right to left": "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd 123",
     "wide": "x" * 3_000,
 }
-"""By name. `pwned` is set if one runs."""
+"""The texts by name. If one of them runs as code, it sets `pwned`."""
 TEXTS["everything"] = " ".join(TEXTS[name] for name in TEXTS if name != "wide")
 
 LINE = "a long line " * 87_381
 """A line of a megabyte, which only an event can have."""
 
 MOST_TITLE, MOST_TAG, MOST_KEY = 200, 64, 200
-"""Bounds of a shared item's title and tags, and of a key here."""
+"""Maximum lengths of a shared item's title and tags, and of a key in these tests."""
 
 INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e"
@@ -81,7 +81,7 @@ class Hostile:
 
     @property
     def fields(self) -> Iterator[str]:
-        """What the pane of the memory shows."""
+        """The texts that the pane of the memory shows."""
         yield f"{self.name} text {self.text}"
         yield f"{self.name} title {self.text}"[:MOST_TITLE]
         yield f"{self.name} tag {self.text}"[:MOST_TAG]

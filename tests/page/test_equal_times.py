@@ -16,7 +16,7 @@ from tests.page.timelines import WITHOUT_MODEL, import_messages
 
 EQUAL = 1_400
 BEFORE = AFTER = 300
-"""Memories of other times, newer and older ones."""
+"""The numbers of newer and older memories."""
 _SCROLL = """([place, total]) => {
   const list = document.querySelector(".list");
   list.scrollTop = (place / total) * list.scrollHeight;
@@ -30,7 +30,7 @@ _ROWS = """() => [...document.querySelectorAll("[role=option]")].map(row =>
 
 
 def times(before: int, equal: int, after: int) -> list[datetime]:
-    """Return one time repeatedly between others, an hour apart, newest first."""
+    """Return one time, repeated, between newer and older times an hour apart; newest first."""
     now = datetime.now(UTC)
     found = [now - timedelta(hours=hours) for hours in range(before)]
     found += [now - timedelta(hours=before)] * equal
@@ -39,7 +39,7 @@ def times(before: int, equal: int, after: int) -> list[datetime]:
 
 @pytest.fixture(scope="module")
 def importing_daemon() -> Iterator[DaemonProcess]:
-    """A daemon without a model, whose users ida and ivo imported memories of one time."""
+    """A daemon without a model, whose users ida and ivo imported memories with equal timestamps."""
     with short_folder() as folder:
         import_messages(Path(folder), "ida", times(BEFORE, EQUAL, AFTER))
         import_messages(Path(folder), "ivo", times(0, EQUAL, 0))

@@ -1,4 +1,4 @@
-"""Test an open page while the daemon restarts, the key is revoked, the clock jumps, and in two tabs."""
+"""Test an open page in two tabs, and while the daemon restarts, the key is revoked and the clock jumps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mortal() -> Iterator[DaemonProcess]:
 
 
 def reconnect(tab: Tab) -> None:
-    """End the page's pause before its next attempt, unless it has ended, and wait until it is connected."""
+    """End any pause before the page's next attempt, and wait until the page is connected."""
     tab.evaluate("() => [...document.querySelectorAll('.banner button')].forEach(button => button.click())")
     expect(tab.page.locator(AWAY)).to_have_count(0)
 

@@ -26,19 +26,19 @@ def invisible(tab: Tab, where: str = "body") -> list[str]:
 
 
 def rows(field: str) -> list[str]:
-    """Return the beginning of each text in a field, as a row has it."""
+    """Return the beginning of each text in a field, as shown in a row."""
     return [f"{name} {field} {text}"[:ROW_CHARS] for name, text in TEXTS.items()]
 
 
 @pytest.fixture(params=TEXTS)
 def one(request: pytest.FixtureRequest, filled_daemon: Filled) -> Hostile:
-    """What was made of each text."""
+    """The memory, run and shared item with each text."""
     return filled_daemon.all[request.param]
 
 
 @pytest.fixture(params=["everything", "address", "bidi", "wide"])
 def some(request: pytest.FixtureRequest, filled_daemon: Filled) -> Hostile:
-    """What was made of those texts that stand for all."""
+    """The memory, run and shared item with each of four representative texts."""
     return filled_daemon.all[request.param]
 
 
@@ -62,7 +62,7 @@ def test_a_session_is_shown_with_its_runs_and_memories(tab: Tab, some: Hostile) 
 
 def test_a_search_for_a_text_finds_and_explains_it(tab: Tab, some: Hostile) -> None:
     tab.show("search", q=f"{some.name} text {some.text}", id=some.memory_id)
-    if len(some.text) < ROW_CHARS:  # of a long text, the passage that matched is shown
+    if len(some.text) < ROW_CHARS:  # only the matching passage of a long text is shown
         assert missing(tab, f"{some.name} text {some.text}", where=".results") == []
     assert missing(tab, *some.fields, where="aside") == []
     assert invisible(tab, "main") == []

@@ -34,7 +34,7 @@ def test_a_view_is_reached_by_its_key_and_each_control_in_it_by_tab(tab: Tab, vi
     for _ in range(MOST_STOPS):
         tab.press("Tab")
         focused = tab.evaluate("() => checks.focused()")
-        if focused is None or focused["number"] in reached[-1:]:  # around the end; a date field has several stops
+        if focused is None or focused["number"] in reached[-1:]:  # wrapped around; a date field has several stops
             continue
         if focused["number"] in reached:
             break
@@ -52,7 +52,7 @@ def test_the_help_opens_with_a_question_mark_and_closes_with_escape(tab: Tab) ->
     expect(dialog).to_be_visible()
     text = str(dialog.text_content())
     assert [title for title in ("Timeline", "Quarantine", "Map") if title not in text] == []
-    tab.press("g", "q")  # keys do nothing beneath a dialog
+    tab.press("g", "q")  # keys have no effect on the view behind a dialog
     tab.press("Escape")
     expect(dialog).to_have_count(0)
     heading(tab, "timeline")
@@ -118,7 +118,7 @@ def test_a_search_is_typed_and_its_results_are_opened(tab: Tab) -> None:
     expect(query).to_be_focused()
     tab.page.keyboard.type("toString g t ?")
     tab.press("Enter")
-    expect(query).to_have_value("toString g t ?")  # no key acts while text is typed
+    expect(query).to_have_value("toString g t ?")  # shortcuts are inactive while text is being typed
     tab.page.locator("#result-0").wait_for()
     tab.settle()
     tab.press("Escape", "j", "Enter")

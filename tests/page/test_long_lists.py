@@ -18,7 +18,7 @@ MEMORIES = 5_000
 EVENTS = 2_000
 PAGE = 100
 MOST_ELEMENTS = 1_500
-"""Of the whole document; a row of the timeline has eight."""
+"""Limit for the whole document; a row of the timeline has eight elements."""
 _SCROLL = """(share) => new Promise((done) => {
   const list = document.querySelector(".list");
   list.scrollTop = list.scrollHeight * share;
@@ -75,7 +75,7 @@ def test_a_long_timeline_has_few_rows_in_the_document_and_reads_pages_where_it_i
     assert lena.evaluate(_ELEMENTS) < MOST_ELEMENTS
     texts = lena.page.locator("[role=option] .what").all_text_contents()
     numbers = [int(text.removeprefix("Memory number ")) for text in texts]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # in order, none twice, none left out
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # in order, without repeats or gaps
     lena.press("Home")
     expect(lena.page.locator("[role=option]").first).to_contain_text("Memory number 0")
 

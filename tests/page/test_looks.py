@@ -14,7 +14,7 @@ from tests.page.hostile import FEW, TEXTS, as_id
 
 _RUN_AXE = "options => axe.run({ resultTypes: ['violations'], ...options }).then(({ violations }) => violations)"
 _OF_COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
-"""The rules that a theme decides."""
+"""The rules whose result depends on the theme."""
 PLACES: dict[str, tuple[str, dict[str, str]]] = {view: (view, {}) for view in VIEWS} | {
     "a search": ("search", {"q": "script"}),
     "a shared search": ("shared", {"tab": "search", "q": "script"}),
@@ -32,7 +32,7 @@ def axe(tab: Tab, **options: object) -> list[str]:
 
 
 def fits(tab: Tab) -> list[str]:
-    """Return what does not fit the width of the window."""
+    """Return the elements that do not fit the width of the window."""
     tab.page.set_viewport_size(PHONE)
     tab.settle()
     too_wide: list[str] = tab.evaluate("() => checks.tooWide()")

@@ -1,4 +1,4 @@
-"""Test that other pages get nothing from the daemon, also on its host name and through a name that resolves to it."""
+"""Test that pages of other origins get nothing from the daemon, even on its host or a name that resolves to it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stranger() -> Iterator[Stranger]:
 
 @pytest.fixture
 def victim(filled_daemon: Filled, tab: Tab) -> Iterator[Tab]:
-    """A signed-in tab of a user with one memory, who keeps it."""
+    """A signed-in tab of a user with one memory, which must still exist after the test."""
     with MemoryClient("orla", data_dir=filled_daemon.data_dir) as client:
         client.remember("Orla's secret", id="secret")
         tab.switch_user("orla")

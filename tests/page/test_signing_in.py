@@ -1,4 +1,4 @@
-"""Test links that sign in, sign-out, sessions of two tabs, and what is sent while the daemon is away."""
+"""Test sign-in links, sign-out, sessions of two tabs, and requests made while the daemon is stopped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def another(tab: Tab, address: str = "") -> Tab:
 
 
 def paste(tab: Tab, token: str, user: str = "") -> None:
-    """Open an address with a token in a tab that shows the page, which is a change of the fragment alone."""
+    """Open an address with a token in a tab that already shows the page; only the fragment changes."""
     tab.evaluate("hash => { location.hash = hash; }", f"token={token}" + (f"&user={user}" if user else ""))
 
 

@@ -16,7 +16,7 @@ _IN_A_SESSION = 50
 
 
 def import_messages(data_dir: Path, user: str, times: Sequence[datetime]) -> None:
-    """Store a message of each time, in sessions of 50; each text has its place in `times`."""
+    """Store a message for each time, in sessions of 50; each text contains the index of its time."""
     events = [
         {
             "event_id": f"e-{number:05}",

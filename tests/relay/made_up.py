@@ -1,4 +1,4 @@
-"""Made-up secrets in sentences. The files contain only their patterns, so that nothing in the repository looks real."""
+"""Made-up secrets in sentences. The files contain only patterns, so nothing in the repository looks like a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that threads may decode a type for the first time at the same time, with which msgspec alone crashes."""
+"""Test that two threads may decode a type for the first time at once, which crashes msgspec alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Test a publisher's window and a relay's intake over a channel that loses and delays messages and outlives restarts.
 
-Each event is in the journal at most once, a producer's events are in order without gaps, and once the channel works
-again everything arrives and is acknowledged.
+Each event is in the journal at most once, and a producer's events are in order without gaps. Once the channel works
+again, every event arrives and is acknowledged.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(survivors=st.integers(0, 3))
     def the_relay_is_killed(self, survivors: int) -> None:
-        """The relay's memory and queue are lost; `survivors` messages, the last sent, still reach the next relay."""
+        """The relay loses its memory and queue; the last `survivors` messages sent still reach the next relay."""
         self.journal.close()
         self.journal = Journal.open(self.folder, JournalSettings(disk_reserve_bytes=0))
         self.intake = Intake(self.journal, Admission(LIMITS), Counter())

@@ -353,7 +353,7 @@ def test_a_wrong_folder_of_keys_counts_as_missing(journal: Journal, keys: KeyRin
 def test_writes_are_undone_when_the_keys_disappear_meanwhile(
     journal: Journal, keys: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keys disappear between the first check and the last event; a key created then must not be used."""
+    """The keys disappear between the first check and the last event; a key created meanwhile must not be used."""
     make = KeyRing._create
 
     def away_then_make(ring: KeyRing, user_id: str) -> None:

@@ -70,7 +70,7 @@ def test_publishing_into_a_full_window(broker: Broker) -> None:
 
 
 def test_publishing_onto_the_disk(data_dir: Path, tmp_path: Path) -> None:
-    """Every published event is on the disk, and at most one more: the event being published at the interrupt."""
+    """The disk contains every published event, and possibly the event that was being published at the interrupt."""
     spools = count()
 
     def away() -> Publisher:

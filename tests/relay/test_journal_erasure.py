@@ -168,7 +168,7 @@ def test_upkeep_rests_between_compactions_as_long_as_they_made_writers_wait_and_
     now_s = [0.0]
 
     def clock() -> float:
-        now_s[0] += 10.0  # a compaction takes 10 s: the time between two readings of the clock
+        now_s[0] += 10.0  # a compaction takes 10 s, because each reading advances the clock by 10 s
         return now_s[0]
 
     upkeep = _Upkeep(journal, 30.0, clock)

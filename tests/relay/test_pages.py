@@ -61,7 +61,7 @@ def test_no_damaged_page_ends_the_process_that_opens_the_file(closed: Path, tmp_
 
 
 def test_every_zeroed_page_of_a_tree_is_detected(closed: Path) -> None:
-    """Only a free page or a page of a long value may be zeroed unnoticed; a long value has a checksum."""
+    """Only zeroed free pages and pages of long values may go unnoticed; long values have checksums."""
     content = (closed / "data.mdb").read_bytes()
     noticed = 0
     for page in range(2, len(content) // PAGE_BYTES):

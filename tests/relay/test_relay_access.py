@@ -237,7 +237,7 @@ def test_a_peer_without_curve_gets_no_byte_through_where_curve_guards(guarded: B
 
 
 def test_a_user_id_claimed_in_the_handshake_is_ignored(data_dir: Path) -> None:
-    """Without CURVE a peer can send any property in its greeting, even `User-Id`, so only the token counts."""
+    """Without CURVE, a peer can claim any property, even a `User-Id`, in its greeting, so only the token is trusted."""
     pair = curve_pair()
     create_key(data_dir, "planner", None, ALL_SCOPES, pair)
     broker = BrokerSettings(ingest="tcp://127.0.0.1:*", listen=("curve+tcp://127.0.0.1:*",))

@@ -82,7 +82,7 @@ def test_opening_a_journal_during_a_replacement_waits_for_the_new_file(
 def test_a_journal_replaced_by_another_program_is_refused_instead_of_retried_for_ever(
     journal: Journal, tmp_path: Path
 ) -> None:
-    """The lock file, which the reader keeps open, contains the number of a commit that is not in the new file."""
+    """The reader keeps the lock file open. It contains the number of a commit that is missing from the new file."""
     folder, copy = tmp_path / "journal", tmp_path / "copy"
     journal.close()
     copy.mkdir()

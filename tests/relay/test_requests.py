@@ -124,7 +124,7 @@ def test_the_loop_rests_while_a_request_waits_to_be_received(monkeypatch: pytest
 
 @pytest.mark.parametrize("place", ["tcp", "ipc"])
 def test_requests_under_way_fail_as_soon_as_their_only_connection_is_lost(place: str, tmp_path: Path) -> None:
-    """A reply sent before the connection ended is received, and no request reaches the next server at that endpoint."""
+    """A reply sent before the connection ended is received, and no request reaches a new server at that endpoint."""
     endpoint = LOOPBACK if place == "tcp" else ipc_endpoint(tmp_path / "echo.sock")
     command = [sys.executable, "-c", _ANSWERS_ONE_AND_DIES, endpoint]
 

@@ -39,7 +39,7 @@ def journaled(broker: Broker) -> list[str]:
 
 
 def taken(report: FlushReport) -> int:
-    """Return the number of delivered events; the report counts resent events as duplicates."""
+    """Return the number of delivered events. Events that were sent again count as duplicates in the report."""
     return report.acked + report.duplicates
 
 

@@ -1,4 +1,4 @@
-"""Test comparisons: using memories by position alone does not win bets, but a better ranking does."""
+"""Test comparisons: a better ranking wins bets, but use by position alone does not."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def result_of(ranks: list[int], boosts: list[int], used: list[int]) -> Compariso
 
 
 def upper_sets(size: int, uses: int) -> list[list[tuple[int, ...]]]:
-    """Return all collections of sets of positions that contain, with each set, those in which a use moves up.
+    """Return all collections of sets of positions that are closed under moving a use up.
 
-    Every law of use by position alone is a mixture of uniform draws from these collections.
+    Every distribution of use by position alone is a mixture of uniform distributions over these collections.
     """
     sets = list(combinations(range(size), uses))
 
@@ -51,7 +51,7 @@ def test_no_use_by_position_alone_gains_by_the_bet(answer: tuple[list[int], list
     ranks, boosts = answer
     factors = np.array([result_of(ranks, boosts, [place]).learned for place in range(len(ranks))])
     means = np.cumsum(factors) / np.arange(1, len(ranks) + 1)
-    assert np.all(means <= 1 + 1e-9)  # one of the first m is used; every other use by position is a mixture of these
+    assert np.all(means <= 1 + 1e-9)  # uses uniform over the first m; all other uses by position are mixtures
     assert np.all(factors > 0.04)
 
 

@@ -94,7 +94,7 @@ def first(count: int) -> Array:
 
 
 def most_misleading(place: int) -> Array:
-    """Return the use by position alone that gains most by this ranking's bet."""
+    """Return the use by position alone that gains the most from the bet on this ranking."""
     factors = [0.0 if one is None else one.learned for one in ONE_USE[place]]
     return first(1 + int((np.cumsum(factors) / np.arange(1, SHOWN + 1)).argmax()))
 
@@ -116,7 +116,7 @@ def test_uses_by_place_alone_turn_the_learner_on_in_at_most_one_of_28_users(habi
         told_until(gate, comparisons(HABITS[habit], 100, seed), lambda it: it.state != "trial")
         turned += gate.state == "on"
     assert turned / users <= 1 / THRESHOLD + 3 * np.sqrt((1 / THRESHOLD) / users)
-    assert turned > 0 or habit != "whatever is shown"  # some gates turn on by luck, within the bound
+    assert turned > 0 or habit != "whatever is shown"  # some gates turn on by chance, but no more than the bound allows
 
 
 def test_the_gates_of_users_without_gain_open_for_at_most_5_percent_over_all_trials() -> None:

@@ -163,7 +163,7 @@ def test_bits_are_fair_and_independent_between_purposes(bits: int) -> None:
     assert np.abs(one.mean(axis=0) - 0.5).max() < slack
     assert np.abs((one == other).mean(axis=0) - 0.5).max() < slack
     assert np.abs((one[:, 64:] == one[:, : max(bits - 64, 0)]).mean(axis=0) - 0.5).max(initial=0.0) < slack
-    assert np.abs((one[1:] == one[:-1]).mean(axis=0) - 0.5).max() < slack  # keys that differ in a digit
+    assert np.abs((one[1:] == one[:-1]).mean(axis=0) - 0.5).max() < slack  # keys that differ in one digit
 
 
 def test_shares_are_uniform_below_one() -> None:

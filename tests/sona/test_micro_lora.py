@@ -59,7 +59,7 @@ def with_parameters(parameters: Array) -> MicroLora:
 
 def test_a_new_adapter_is_the_identity_bit_for_bit() -> None:
     adapter = MicroLora(NDIM)
-    requests = np.random.default_rng(0).normal(size=(20, NDIM))  # not normalised, and must stay unchanged
+    requests = np.random.default_rng(0).normal(size=(20, NDIM))  # not normalised; must stay unchanged
     assert all(adapter.adapt(x).tobytes() == x.tobytes() for x in requests)
     narrow = requests[0].astype(np.float32)
     assert (adapter.adapt(narrow) == narrow).all()
@@ -188,7 +188,7 @@ def test_a_damaged_state_is_refused() -> None:
 
 
 def after_two_projects(seed: int, strength: float, replay: bool) -> tuple[float, float]:
-    """Return the accuracy on projects A and B after learning A, then B, whose answers contradict A's."""
+    """Return the accuracy on projects A and B after learning A and then B. The answers of B contradict those of A."""
     shared = unit(np.random.default_rng(seed).normal(size=NDIM))
     first, second = project(2 * seed + 1, shared), project(2 * seed + 2, shared)
     adapter = MicroLora(NDIM, ElasticWeights(4 * NDIM, strength))

@@ -1,4 +1,4 @@
-"""Test the baselines: exact removal, independence of order, the clip and the weight."""
+"""Test the baselines: exact removal, independence of order, clipping and weighting."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Exemplar = tuple[Array, Array, float]
 
 def units(count: int, seed: int, ndim: int = NDIM) -> Array:
     vectors = np.random.default_rng(seed).normal(size=(count, ndim))
-    vectors[:, 0] += 1.0  # so most are near enough to affect each other
+    vectors[:, 0] += 1.0  # so that most are near enough to affect each other
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -35,7 +35,7 @@ def same_shifts(bank: ReasoningBank, other: ReasoningBank, seed: int = 99) -> bo
 
 
 weights = st.one_of(st.floats(0.05, 1.0), st.sampled_from([LEAST_WEIGHT, 1e-6, 1e-3, 1.0]))
-sights = st.integers(0, 5)  # few requests, so that they repeat
+sights = st.integers(0, 5)  # so few that requests repeat
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(0, 20), sights, weights),
