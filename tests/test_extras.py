@@ -1,4 +1,4 @@
-"""The package works without its extras, and imports none of them until a setting or command needs it."""
+"""Test that the package works without its extras, and imports an extra only when a setting or command needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that the demo's story consists of valid events and supports what the demo shows."""
+"""Test that the demo's story consists of valid events, and that it supports the scenes of the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel works in a new environment with its dependencies alone: no Ray, no extra, no file of the clone."""
+"""Test that the wheel works in a new environment with only its dependencies: no Ray, extras or files of the clone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def wheel(dist: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """Run a program of a new environment that has the wheel, in a home folder that has the model."""
+    """Run a program from a new environment that contains the wheel, with a home folder that contains the model."""
     folder = tmp_path_factory.mktemp("installed")
     python = folder / "env" / "bin" / "python"
     run(*module("uv"), "venv", "--python", sys.executable, folder / "env")

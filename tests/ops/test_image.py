@@ -1,4 +1,4 @@
-"""Test the image's Dockerfile and the Compose file with linters, and against each other, Kubernetes and the program.
+"""Test the Dockerfile and the Compose file with linters, and compare them with each other, Kubernetes and the program.
 
 `make image` builds the image and runs it, which takes two minutes.
 """

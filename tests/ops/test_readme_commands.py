@@ -1,4 +1,4 @@
-"""Every block of commands in the README runs as printed, in a home folder with a coding agent's sessions."""
+"""Test that every block of commands in the README runs as printed, in a home folder with a coding agent's sessions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def expected(block: str) -> tuple[str, ...]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A short path, since the daemon's sockets are below it."""
+    """A home folder with a short path, because it contains the daemon's socket files."""
     with TemporaryDirectory(prefix="r-", dir="/tmp") as folder:
         home = Path(folder)
         write_lines(home / ".claude" / "projects" / "-home-ann-shop" / "s-claude.jsonl", claude_session())
@@ -62,7 +62,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(block: str, home: Path) -> str:
-    """Run the block in a terminal where every question is answered with yes; return what was printed."""
+    """Run the block in a terminal that answers every question with yes; return the output."""
     lines = [line for line in block.splitlines() if INSTALL not in line]
     script = "\n".join(f"{{ timeout 3 {line}\n}} || [ $? = 124 ]" if FOLLOWS in line else line for line in lines)
     folder = home

@@ -1,4 +1,4 @@
-"""Test that the examples in the README and the reference run as printed, all but the library's against a daemon."""
+"""Test that the examples in the README and the reference run as printed; all except the library's use a daemon."""
 
 from __future__ import annotations
 

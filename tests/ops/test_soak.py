@@ -53,7 +53,7 @@ def events(folder: Path, event: str) -> list[dict[str, Any]]:
 
 
 def plant(folder: Path) -> bool:
-    """Forget a memory and duplicate another, behind the ledger's back; return whether both succeeded."""
+    """Forget a memory and duplicate another without recording this in the ledger; return whether both succeeded."""
     with suppress(MemoryAgentError), MemoryClient(USER, data_dir=folder / "data") as client:
         records = [record for record in client.list().records if record.type == "worker.task.finding"]
         if len(records) > 1:

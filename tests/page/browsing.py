@@ -1,4 +1,4 @@
-"""A signed-in tab of a real Chromium, which records whatever a page must not do."""
+"""A signed-in tab of a real Chromium, which records forbidden actions of a page."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Tab:
         self.url = url
         self.problems: list[str] = []
         self.expected: tuple[str, ...] = ()
-        """Words of problems that the test causes."""
+        """Words that identify the problems which a test causes on purpose."""
         self.requests: list[Request] = []
         self._under_way: set[Request] = set()
         page.set_default_timeout(PATIENCE_MS)

@@ -1,4 +1,4 @@
-"""One browser, and one daemon whose memory has hostile texts, for all tests of the page in a process."""
+"""One browser, and one daemon whose memory contains hostile texts; all tests of the page in a process share them."""
 
 from __future__ import annotations
 

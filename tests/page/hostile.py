@@ -70,14 +70,14 @@ def as_id(text: str) -> str:
 
 @dataclass(frozen=True)
 class Hostile:
-    """One memory, run and shared item whose fields have one of the texts."""
+    """A memory, a run and a shared item whose fields contain one of the texts."""
 
     name: str
     text: str
     memory_id: str
     run_id: str
     run_texts: tuple[str, ...]
-    """The request, steps and summary of the run, which have lost their control characters."""
+    """The request, steps and summary of the run, without control characters."""
 
     @property
     def fields(self) -> Iterator[str]:
@@ -99,7 +99,7 @@ def filled(data_dir: Path, user: str, *names: str) -> dict[str, Hostile]:
 
 
 def quarantine(data_dir: Path) -> None:
-    """Put an event of each text in quarantine, because their runs have no owner."""
+    """Publish an event with each text; the events are quarantined, because their runs have no owner."""
     with Publisher(relay_endpoints(data_dir).ingest) as publisher, MemoryClient(data_dir=data_dir) as client:
         for name, text in TEXTS.items():
             payload = {"run_id": as_id(f"{name} {text}"), "summary": text}

@@ -1,4 +1,4 @@
-"""Test the histogram of durations, and the one that a relay reports."""
+"""Test the histogram of durations, and the histogram that a relay reports."""
 
 from __future__ import annotations
 

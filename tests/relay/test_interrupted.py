@@ -120,7 +120,7 @@ def test_closing_keeps_what_is_in_the_spool(data_dir: Path, tmp_path: Path) -> N
 
 
 def test_closing_without_a_spool_reports_lost_events(data_dir: Path) -> None:
-    """Only the first `close` reports lost events."""
+    """Only the first call of `close` reports lost events."""
 
     def published() -> Publisher:
         publisher = Publisher(relay_endpoints(data_dir).ingest)

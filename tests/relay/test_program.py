@@ -1,5 +1,4 @@
-"""Test that a program ends with its exit code, its output and its exit handlers, but without the interpreter's
-cleanup."""
+"""Test that a program ends with its exit code, writes its output and runs its exit handlers, with no other cleanup."""
 
 from __future__ import annotations
 

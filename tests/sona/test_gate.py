@@ -80,7 +80,7 @@ def told_until(gate: Gate, contests: Sequence[Contest | Comparison | None], done
 
 
 def comparisons(uses: Callable[[int, int], Array], count: int, seed: int) -> list[Comparison | None]:
-    """Return comparisons of random rankings, in which one memory is used in proportion to `uses(ranking, number)`."""
+    """Return comparisons of random rankings; a memory's chance of use is in proportion to `uses(ranking, number)`."""
     random = np.random.default_rng(seed)
     found = []
     for number, place in enumerate(random.integers(len(RANKINGS), size=count).tolist()):
