@@ -34,7 +34,7 @@ from relay import BrokerSettings, RelaySettings
 PUBLIC = [verb for verb in VERBS if not verb.is_inner]
 EMBEDDED = [verb for verb in PUBLIC if verb.is_embedded]
 CLIENTS = (MemoryClient, AsyncMemoryClient, ActorMemoryProvider)
-SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the next upkeep
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def served(embedder: RemoteEmbedder) -> Iterator[Served]:
 def asks(
     served: Served, embedder: RemoteEmbedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Ask]]:
-    """Functions that call a method, each through a different interface, by the interface's user id."""
+    """One function per interface that calls a method through it, keyed by the interface's user id."""
 
     def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return served.host.call_awake(user_id, method, params, deadline_ms)

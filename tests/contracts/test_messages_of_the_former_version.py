@@ -1,4 +1,4 @@
-"""Test that messages have the fields of the version before the table of verbs, so that both versions work together.
+"""Test that messages keep the fields of the version before the verb table, because both versions must interoperate.
 
 `messages.json` contains requests, with their arguments, and replies, recorded with the former version.
 """
@@ -30,7 +30,7 @@ EVERYBODY = Principal("local", None, ALL_SCOPES)
 
 
 class Recorded(NamedTuple):
-    """A request from the former version, the arguments that produced it, and the reply, if a host answered it."""
+    """A request of the former version, the request's arguments, and the host's reply, if any."""
 
     verb: Verb
     arguments: dict[str, Any]
@@ -152,7 +152,7 @@ def test_a_client_sends_what_it_sent_before_and_no_field_besides(message: Record
 
 
 def _is_within(sent: Any, former: Any) -> bool:
-    """Whether no mapping has a key that its former version did not have. Unset fields may now be omitted."""
+    """Whether every key of each mapping existed in the former version. Unset fields may now be omitted."""
     if isinstance(sent, dict):
         return sent.keys() <= former.keys() and all(_is_within(one, former[name]) for name, one in sent.items())
     return bool(sent == former)

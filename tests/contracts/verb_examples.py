@@ -1,7 +1,7 @@
 """A one-user story that uses every verb at least once, and the invalid calls that each verb rejects.
 
-`asks` is a memory or a client. Two stories' results are equal once `normal` has replaced what depends on the store and
-the time.
+`asks` is a memory or a client. The results of two stories are equal once `normal` has replaced values that depend on
+the store or the time.
 """
 
 from __future__ import annotations

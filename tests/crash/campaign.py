@@ -21,7 +21,7 @@ from .reading import read_history
 from .world import Part, World, wait_until
 
 Tell = Callable[[], None]
-MOST_CALLS = 30  # a kill comes at one of this many disk calls, which take a few promises
+MOST_CALLS = 30  # a kill hits one of this many disk calls, which a process makes within a few promises
 MOST_CALLS_OF = {"columns.arrays": 4, "graph.arrays": 2}  # written rarely, in a few calls
 _DISK = {
     "relay": ("journal/data.mdb",),
@@ -211,7 +211,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
 
 
 def _let_work(world: World, part: Part, promises: int) -> None:
-    """Wait until this part has made or passed on more promises."""
+    """Wait for this many more promises by the part."""
     count = _counter(world, part)
     aim = count() + promises
     wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} continues")

@@ -3,10 +3,10 @@
     python -m tests.crash.cluster_clients publish|use DATA_DIR NOTES_FOLDER USER...
 
 `publish` publishes events to the users. `use` remembers, forgets and lists their memories, with two threads for each
-user. Each thread appends its operations to a file of its own, `NOTES_FOLDER/*.ops`: lines of JSON with times in
-nanoseconds of the monotonic clock, which all processes share. The line of a begin is written before the request is
-sent. A text starts with an id, and only ids are recorded. Both pause
-while NOTES_FOLDER/rest exists, and end once NOTES_FOLDER/stop does.
+user. Each thread appends its operations to its own file, `NOTES_FOLDER/*.ops`, as lines of JSON. Times are in
+nanoseconds of the monotonic clock, which all processes share. The line for the beginning of an operation is written
+before the request is sent. A text starts with an id, and only ids are recorded. Both commands pause while
+NOTES_FOLDER/rest exists, and end once NOTES_FOLDER/stop exists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from memory_agent.errors import MemoryAgentError, UnavailableError
 from relay import Publisher, PublisherSettings, relay_endpoints
 
 PAUSE_S = 0.7
-FORGOTTEN = 7  # one of this many memories is forgotten
+FORGOTTEN = 7  # one memory in this many is forgotten
 WAIT_S = 5.0
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.5, publish_timeout_s=300.0)
 
@@ -74,7 +74,7 @@ def publish(data_dir: Path, notes: Path, users: list[str]) -> None:
 
 
 def use(data_dir: Path, notes: Path, users: list[str]) -> None:
-    """Write and read the users' memories, each with a thread of its own. An error of one ends the process."""
+    """Write and read each user's memories in separate threads. An error in any thread ends the process."""
     threading.excepthook = _end
     threads = [
         threading.Thread(target=work, args=(data_dir, notes, user_id)) for user_id in users for work in (write, read)
@@ -137,7 +137,7 @@ def read_once(client: MemoryClient, operations: Operations) -> None:
 
 
 def wait_once(client: MemoryClient, operations: Operations, timeout_s: float) -> None:
-    """Wait until the events that the journal has are memories."""
+    """Wait until all events in the journal have become memories."""
     begun = time.monotonic_ns()
     last_seq = client.status().journal.get("last_seq")  # None while the relay does not answer
     if last_seq is None:

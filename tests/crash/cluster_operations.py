@@ -1,4 +1,4 @@
-"""The operations that the clients of a cluster recorded: as a history to check, and when users were answered."""
+"""Reads the operations recorded by a cluster's clients: a history to check, and the times of answers to users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Life = tuple[int, int]
 
 
 class ClusterOperations:
-    """Everything that the clients have recorded until the last `update`."""
+    """Everything that the clients had recorded by the last `update`."""
 
     def __init__(self, notes: Path) -> None:
         self._notes = notes
@@ -33,7 +33,7 @@ class ClusterOperations:
         """The number of requests that were refused or not answered."""
 
     def update(self) -> None:
-        """Read the new lines. The reads come first: what they show has then been recorded as begun."""
+        """Read the new lines. Files of reads come first: each text in their results was recorded before."""
         for file in sorted(self._notes.glob("*.ops"), key=lambda file: not file.name.startswith("read-")):
             with file.open("rb") as lines:
                 lines.seek(self._offsets[file])
@@ -68,8 +68,8 @@ class ClusterOperations:
     def violations(self, lives: Sequence[Life]) -> list[Violation]:
         """Check all operations.
 
-        An acknowledged event must be read once it has been waited for. After the death of a daemon, events that were
-        not archived are delivered again, so the next reads need not contain events until they have been waited for.
+        Reads must contain an acknowledged event once a client has waited for it. After a daemon dies, events that were
+        not archived are delivered again. The next reads may lack events until a client has waited again.
         """
         additions = [self._settled(addition) for addition in self._additions.values()]
         reads = [
@@ -101,7 +101,7 @@ class ClusterOperations:
                 self._additions[line["id"]] = Addition(user_id, line["id"], at, line.get("event", False))
             case "added" if self._additions[line["id"]].is_event:
                 self._acked[line["id"]] = at
-                return  # not an answer of the user
+                return  # an acknowledgement of the relay, not an answer of the user's memory
             case "added":
                 self._additions[line["id"]].acked = at
             case "remove":

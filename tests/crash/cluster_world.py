@@ -1,7 +1,7 @@
 """A cluster under faults: a daemon, three machines that joined it, and clients that publish, write and read.
 
-Processes are killed and stopped by id, the archive refuses, machines leave and join again. What ended is started again,
-as a supervisor does. Each "machine" has its own loopback address and data folder.
+Processes are killed and stopped by id, the archive refuses access, and machines leave and rejoin. Processes that ended
+are restarted, as a supervisor would do. Each "machine" has its own loopback address and data folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SETTINGS = (
     "daemon.upkeep_interval_s=1",
 )
 _ROLES = {"host": "host", "raylet": "Ray raylet", "gcs": "Ray gcs", "relay": "relay"}
-_LONGEST_S = 8.0  # of a stop and of a refusal; a lease lasts 3 s
+_LONGEST_S = 8.0  # of a stopped process or a refusing archive; a lease lasts 3 s
 _SETTLED_S = 240.0
 _ASLEEP_S = 15.0
 _LIFE_POLL_S = 0.02
@@ -148,7 +148,7 @@ class ClusterWorld:
         return begun_ns
 
     def settle(self, what: str, since_ns: int) -> None:
-        """Restart what ended, and wait until all users are answered and all machines are up."""
+        """Restart ended processes, and wait until all users are answered and all machines are up."""
         deadline_s = time.monotonic() + _SETTLED_S
         silent: Sequence[str] = USERS
         while silent or not self._are_machines_up():
@@ -163,7 +163,7 @@ class ClusterWorld:
     def rest(self) -> None:
         """Let the users fall asleep, if they do so in time.
 
-        Those that earlier faults drove to the daemon's own machine spread over the others when they wake.
+        Users that earlier faults moved to the daemon's machine are spread over the other machines when they wake.
         """
         (self.notes / "rest").touch()
         end_s = time.monotonic() + _ASLEEP_S
@@ -185,7 +185,7 @@ class ClusterWorld:
         return self.operations.violations(self._lives)
 
     def finish(self) -> list[Violation]:
-        """Wait until all events are memories, read all users and stop; return the violations."""
+        """Wait until all events are memories, read all users' memories, and stop; return the violations."""
         (self.notes / "stop").touch()
         for client in self.clients:
             assert client.wait() == 0, client.log()
@@ -194,7 +194,7 @@ class ClusterWorld:
             with MemoryClient(user_id, data_dir=self.daemon.data_dir) as client:
                 wait_once(client, operations, 120.0)
                 read_once(client, operations)
-        time.sleep(2 * _LIFE_POLL_S)  # the daemon has certainly been seen after the reads
+        time.sleep(2 * _LIFE_POLL_S)  # the daemon's life is recorded at least once after the reads
         found = self.violations()
         self._note_family()
         for machine in self.machines.values():
@@ -236,7 +236,7 @@ class ClusterWorld:
             log.write(f"{datetime.now(UTC):%H:%M:%S} {fault}, users {users}\n")
 
     def _machine(self, seeded: random.Random) -> NodeProcess:
-        """Choose a machine, with users if there is one."""
+        """Choose a machine that has users, or any machine if none has users."""
         known = nodes(self.daemon)
         names = sorted(node.name for node in known if node.users) or list(MACHINES)
         return self.machines[seeded.choice(names)]

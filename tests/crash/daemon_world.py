@@ -1,7 +1,7 @@
 """A whole daemon under faults, with the real Ray and model: its processes are killed by id, then restarted.
 
-When Ray's own processes die, the daemon exits and a supervisor restarts it; it recovers from everything else. The same
-checker as in the other worlds compares promises with the disk.
+When Ray's own processes die, the daemon exits and a supervisor restarts it. The daemon recovers from all other faults.
+The same checker as in the other worlds compares promises with the disk.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class DaemonWorld:
         return found
 
     def wait_for_progress(self) -> None:
-        """Wait until this many more events are ingested."""
+        """Wait until `_PROGRESS` more events are ingested."""
         aim = self._reach() + _PROGRESS
 
         wait_until(lambda: self._reach() >= aim, f"the journal is processed up to {aim}", 240.0)
@@ -132,7 +132,7 @@ class DaemonWorld:
                     raise
 
     def _reach(self, what: str = "cursor") -> int:
-        """The journal number up to which events are handled, or else the last number; 0 for an empty journal."""
+        """Return the consumer's cursor in the journal, or the last journal number; 0 if the journal cannot be read."""
         try:
             with Journal.open(journal_folder(self.data_dir), readonly=True) as journal:
                 return journal.last_seq if what == "last" else journal.cursor("memory")

@@ -1,9 +1,9 @@
-"""Flips bits, truncates and zeroes tails in every file of a data folder, including kinds of file added later.
+"""Damages every file of a data folder, including kinds added later: flips bits, truncates, and zeroes tails.
 
 Each damaged copy is opened and read in another process (`opening_process`). If the file belongs to a user, only the
 parts in this user's folder are read; no other part reads it. Three outcomes are acceptable: the same answers as before,
-one of our errors that reports the damage, or (counted separately) different answers for damage that verification finds.
-A process that dies, a foreign error, and unreported different answers are findings.
+one of our errors that reports the damage, or different answers if verification finds the damage (counted separately). A
+process that dies, a foreign error, and unreported different answers are findings.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
 
 
 def _teach(data_dir: Path) -> None:
-    """Successfully end runs that used the second memory shown."""
+    """Record successful runs that used the second recalled memory."""
     with open_memory(data_dir, LEARNT) as memory:
         for number in range(12):
             now, run_id = NOW + timedelta(hours=1, minutes=number), f"taught-{number}"
@@ -87,8 +87,7 @@ def _teach(data_dir: Path) -> None:
 
 
 def _begin_erasure(data_dir: Path) -> None:
-    """Write the intent of an erasure, which opening the folder partly completes, and the history of earlier
-    erasures."""
+    """Write the history of earlier erasures, and the intent of an erasure that opening the folder partly completes."""
     folder = user_folder(data_dir, ERASED)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:

@@ -27,7 +27,7 @@ class Figures:
     totals: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     outages: dict[str, list[float]] = field(default_factory=dict)
-    """How long each user was not answered after each fault in a cluster, in seconds."""
+    """Seconds that each user was without an answer after each fault in a cluster."""
 
     def add(self, history: History, findings: Iterable[Finding]) -> None:
         """Add a run's journaled and stored events and its violations."""
@@ -47,7 +47,7 @@ class Figures:
         file.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
 
     def table(self) -> str:
-        """Return the figures as Markdown, a table per group. The text after a name's last comma is the column."""
+        """Return the figures in Markdown, one table per group. The text after a name's last comma is the column."""
         tables = [_table(group, counts) for group, counts in self.as_dict().items() if counts]
         return "\n".join([*tables, *([_outages(self.outages)] if self.outages else [])])
 

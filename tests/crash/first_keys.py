@@ -34,7 +34,7 @@ def make_keys_under_faults(world: World, seeded: random.Random, kinds: Sequence[
     """Start a new, encrypted world with faults in the relay until every key exists. Leaves it running.
 
     `kinds` are injected in order. `kill` and `tear` end the relay. Any other kind may prevent the relay from starting,
-    but must not end a running one.
+    but must not end a running relay.
     """
     world.start(world.plain, world.spooling)
     kills, faults = 0, []

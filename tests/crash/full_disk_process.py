@@ -2,9 +2,9 @@
 
     python -m tests.crash.full_disk_process ENGINE FOLDER "KIND CALLS FIRST"
 
-ENGINE is journal or records. The process orders its preloaded shim to fail call number FIRST to the engine's file
-(CALLS: write or sync) once with KIND. It reports the error code, what could be read afterwards, and whether the same
-write succeeds without the fault.
+ENGINE is journal or records. CALLS is write or sync. The preloaded shim makes call number FIRST on the engine's file
+fail once with KIND. The process reports the error code, what could be read afterwards, and whether the same write
+succeeds without the fault.
 """
 
 from __future__ import annotations

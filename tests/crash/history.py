@@ -54,8 +54,9 @@ class Store:
 class History:
     """Everything known about a run.
 
-    `handled` is the journal number up to which the stores have ingested. `taken_in` are the ids that a store reported
-    as stored, and `deleted` as forgotten. For `doubtful` ids a deletion was requested but not answered.
+    `handled` is the journal number up to which the stores have ingested. `taken_in` contains the ids that a store
+    reported as stored; `deleted` contains the ids reported as forgotten. `doubtful` contains the ids whose deletion was
+    requested but not answered.
     """
 
     acked: Mapping[str, Sequence[str]] = field(default_factory=dict)

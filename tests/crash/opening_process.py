@@ -1,9 +1,9 @@
-"""Opens and reads the data folder on each line of standard input, and prints its findings as a line of JSON.
+"""Opens and reads the data folder named on each line of standard input, and prints the findings as a line of JSON.
 
-The folder is followed by a tab and, to read only the parts in a user's folder, the user.
+A tab follows the folder. A user after the tab limits reading to the parts in this user's folder.
 
-A part's finding (journal, spool, a user) is its answers, one of our errors, or a bug. Answers include the result of
-verification.
+The finding for a part (the journal, the spool, a user) is its answers, one of our errors, or a bug. Answers include the
+result of verification.
 """
 
 from __future__ import annotations

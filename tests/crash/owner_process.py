@@ -3,9 +3,9 @@
     python -m tests.crash.owner_process DATA_DIR NOTES_FOLDER [--once] [--keys FOLDER]
 
 The process reads from its cursor, passes each user's events to a `MemoryHost`, forgets one memory in eleven, and
-commits the cursor. Occasionally it puts users to sleep, which saves their indexes. It records the ids of each answer
-before it continues, in NOTES_FOLDER/taken, doubtful (deletion requested) and deleted (deletion answered). It exits at
-the end of the journal with `--once`, or once the file NOTES_FOLDER/stop-owner exists.
+commits the cursor. Occasionally it puts users to sleep, which saves their indexes. Before it continues, it records the
+ids of each answer in one of three files in NOTES_FOLDER: `taken`, `doubtful` (deletion requested) or `deleted`
+(deletion answered). It exits at the end of the journal with `--once`, or once the file NOTES_FOLDER/stop-owner exists.
 """
 
 from __future__ import annotations

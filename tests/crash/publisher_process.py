@@ -2,9 +2,9 @@
 
     python -m tests.crash.publisher_process DATA_DIR NAME NOTES_FOLDER [--spool FOLDER] [--pace SECONDS]
 
-A line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or the spool accepted. The line is
-on disk before the next event is sent. A restarted publisher continues after the last line. It exits once the file
-NOTES_FOLDER/stop exists and everything is acknowledged.
+Each line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or the spool accepted. The line
+is on disk before the next event is sent. A restarted publisher continues after the last line. The process exits once
+the file NOTES_FOLDER/stop exists and everything is acknowledged.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from relay import Publisher, PublisherSettings, SpoolFullError, relay_endpoints
 from .events import event
 
 CHUNK = 8
-AHEAD = 200  # maximum events not yet ingested; a run ends when all are
-UNBOUNDED = ("stop", "unbounded")  # files that lift the bound, at the end or during an outage of the relay
+AHEAD = 200  # maximum number of pending events; a run ends when all events are ingested
+UNBOUNDED = ("stop", "unbounded")  # files that lift this limit at the end, or while the relay is down
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.2, publish_timeout_s=120.0, full_pause_s=0.05)
 
 

@@ -37,7 +37,7 @@ def read_history(
     settings: StoreSettings = STORE,
     embedder: Embedder | None = WORDS,
 ) -> History:
-    """Read the promises in `notes` and everything in `data_dir`, with the keys beside it, if any.
+    """Read the promises in `notes` and everything in `data_dir`, decrypted with the keys beside this folder, if any.
 
     Opening the stores rebuilds their columns. Without `embedder` a memory is searched by its stored vector, not by its
     text.
@@ -62,7 +62,7 @@ def read_history(
 def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry], frozenset[str], int]:
     """Return the publishers' entries in the journal, the ids in quarantine, and the cursor of `consumer`.
 
-    Leaves out the blocks with which a daemon answers messages.
+    Omits the blocks that a daemon publishes in response to messages.
     """
     entries: list[Entry] = []
     read_through = 0
@@ -81,7 +81,7 @@ def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry],
 
 
 def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: Embedder | None) -> Store:
-    """Return a user's memories, and which of them the columns find by their own words and vector."""
+    """Return a user's memories, and the rows that the columns find by a memory's own words and vector."""
     key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
     archive = Archive.open(user_folder(data_dir, user_id), settings, "library", key)
     try:

@@ -1,4 +1,4 @@
-"""Test what the campaign over a cluster demands of reads around the death of a daemon."""
+"""Test which events the cluster campaign requires in reads before and after a daemon dies."""
 
 from __future__ import annotations
 

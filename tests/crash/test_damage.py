@@ -47,7 +47,7 @@ def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_no_pro
 
 
 def test_the_reader_of_damaged_folders_sees_changes(base: Path, tmp_path: Path) -> None:
-    """Tests the instrument: it reports a changed answer from an undamaged disk."""
+    """Tests the reader itself: two reads of an undamaged folder give equal answers."""
     opening = Opening()
     try:
         before, again = (opening.read(shutil.copytree(base, tmp_path / name)) for name in ("one", "two"))

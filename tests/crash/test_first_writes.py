@@ -39,8 +39,7 @@ def test_a_process_killed_while_it_creates_a_key_leaves_a_folder_that_opens(
 
 
 def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: Path) -> int:
-    """Kill a new process at the first, second, ... call of this kind on a file of that name; return the number of
-    calls.
+    """Kill a new process at each call of this kind on a file of that name, in turn; return the number of calls.
     """
     order = Order(shim, tmp_path / "order")
     for number in itertools.count(1):
@@ -53,7 +52,7 @@ def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: 
         opened = FIRST_WRITES[engine](folder)
         opened.write(NEW)
         assert opened.read(NEW)
-        if not order.hits:  # it makes no further calls
+        if not order.hits:  # the process makes no further calls
             assert done.stdout == "written\n", done.stderr
             assert opened.read(KEPT)
             return number - 1

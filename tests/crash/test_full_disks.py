@@ -117,7 +117,7 @@ def _ingest(host: MemoryHost, first: int, end: int) -> str:
 
 
 def _found(host: MemoryHost) -> tuple[RetrievedMemory, ...]:
-    """Return the answer once the columns, which may be rebuilt in the background after waking, are complete."""
+    """Return the answer once the columns are complete; waking may rebuild them in the background."""
     asked = encode(RecallParams(query="look after lamp7", top_k=3))
     while True:
         result = decode_reply(host.call("alice", "recall", asked, 30_000.0), RecallResult)

@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class WordVectors(PassageEmbedder):
-    """An embedder by feature hashing: a word has a direction, and a passage the sum of its words' directions.
+    """An embedder based on feature hashing: a word is a direction, and a passage is the sum of its words' directions.
 
-    The laboratory tests that vectors, passages and words are preserved, not what they mean. The real model would load
-    for a second after each of hundreds of kills. Only the long runs with Ray use it.
+    The laboratory tests that vectors, passages and words are preserved, not what they mean. The real model would take a
+    second to load after each of hundreds of kills. Only the long runs with Ray use the real model.
     """
 
     @property
@@ -62,7 +62,7 @@ def _embedded(text: str) -> Embedded:
     words = text.split()
     starts = range(0, max(1, len(words)), PASSAGE_WORDS)
     parts = [" ".join(words[start : start + PASSAGE_WORDS]) for start in starts[1:]]
-    vectors = np.stack([_vector(part) for part in (text, *parts)])  # the first is of the whole text: texts share words
+    vectors = np.stack([_vector(part) for part in (text, *parts)])  # the first is the whole text's vector
     spans = np.array([[start, start + PASSAGE_WORDS] for start in starts], dtype=np.int32)
     signs = np.array([_direction(word) > 0 for word in dict.fromkeys(words)]).reshape(-1, NDIM)
     return Embedded(vectors, spans, np.packbits(signs, axis=1), len(words))

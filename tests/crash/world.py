@@ -25,7 +25,7 @@ from .faults import Order
 from .history import Finding, check
 from .reading import read_history
 
-ROOT = Path(__file__).parents[2]  # not tests/, which has a `memory_agent` that is not the package
+ROOT = Path(__file__).parents[2]  # not tests/, whose `memory_agent` folder is not the package
 PATIENCE_S = 120.0
 PUBLISHER = ("-m", "tests.crash.publisher_process")
 
@@ -163,7 +163,7 @@ class World:
 
     @property
     def keys_in_names(self) -> str:
-        """The part of a path by which orders match encryption key files, but not `keys.json`."""
+        """The part of a path by which orders to the shim match encryption key files, but not `keys.json`."""
         return f"{self.keys.parent.name}/{self.keys.name}"
 
     @property

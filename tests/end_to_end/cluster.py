@@ -110,7 +110,7 @@ class NodeProcess:
         return self.ended()
 
     def ended(self) -> int:
-        """Wait for the end; return the exit code, or 0 if that was done before."""
+        """Wait for the process to end; return its exit code, or 0 if an earlier call returned it."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
@@ -150,7 +150,7 @@ def until(condition: Callable[[], bool], explain: Callable[[], str] = lambda: ""
 
 
 def place(daemon: DaemonProcess, user_id: str, node: str) -> None:
-    """Place a user, whom the daemon has not seen yet, on a machine."""
+    """Place a user that the daemon has not seen yet on a machine."""
     Placements(daemon.data_dir).move(user_id, node)
 
 

@@ -18,8 +18,8 @@ from trace_collector import Collector, collecting
 
 STOP_TIMEOUT_S = 60
 FEW_HOSTS = "daemon.dedicated_hosts=2"
-"""The first two users have separate hosts; the others share two. A host takes 1.2 s of processor time to start, and a
-hundredth of a core while it waits (measured)."""
+"""The first two users have separate hosts; all other users share two hosts. A host takes 1.2 s of processor time to
+start, and a hundredth of a core while it waits (measured)."""
 
 
 class DaemonProcess:
@@ -36,7 +36,7 @@ class DaemonProcess:
         self.ready: dict[str, Any] = {}
 
     def configure(self, *settings: str) -> None:
-        """Add these settings to the initial settings from the next start on."""
+        """From the next start on, add these settings to the initial settings."""
         self._settings = [word for setting in (*self._own, *settings) for word in ("--set", setting)]
 
     def wait(self) -> int:
@@ -69,7 +69,7 @@ class DaemonProcess:
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """Start the daemon; stop it at the end, which must succeed."""
+        """Start the daemon, and stop it at the end. The stop must succeed."""
         try:
             self.start()
             yield self

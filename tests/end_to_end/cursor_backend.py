@@ -1,6 +1,6 @@
-"""Fakes Cursor's servers on loopback: Cursor's agent tells them its tools and, as for a model, calls some.
+"""Fakes Cursor's servers on loopback: Cursor's agent sends them its list of tools, and calls the requested tools.
 
-Messages are Protocol Buffers, framed as Connect does. Field numbers are those of `@cursor/sdk` 1.0.32.
+Messages are Protocol Buffers in the framing of Connect. Field numbers are those of `@cursor/sdk` 1.0.32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Backend:
         self.url = ""
 
     def questions(self) -> Iterator[bytes]:
-        """Yield the messages of a run, each after the answer to the one before."""
+        """Yield the messages of a run, each after the answer to the previous message."""
         yield encoded({2: {1: 1, 15: "context", 10: {}}})
         context = inside(self.answers.get(timeout=PATIENCE_S), 10, 1, 1)
         self.tools = {decoded(tool)[5][0].decode() for tool in context[7]}

@@ -72,7 +72,7 @@ def test_a_conductor_and_the_command_line_receive_the_block_of_a_message(daemon:
     ):
         assert following.stdout is not None
         assert following.stderr is not None
-        stack.callback(following.kill)  # a failed assertion would wait for its end
+        stack.callback(following.kill)  # otherwise a failed assertion would wait for the process to end
         assert "blocks for conductor, caused by chat.user_msg, user_input; stop" in following.stderr.readline()
         known = memory.remember(VPN)
         said = [
@@ -147,7 +147,7 @@ def is_free(daemon: DaemonProcess) -> bool:
 
 @pytest.mark.timeout(400)
 def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(own_full_daemon: DaemonProcess) -> None:
-    """The first kill is between recall and publish, the second between publish and the commit of the cursor."""
+    """The first kill comes between recall and publish; the second kill, between publish and the cursor's commit."""
     table = own_full_daemon.data_dir / "patient.toml"
     table.write_text(PATIENT, encoding="utf-8")
     own_full_daemon.configure(f"triggers.table={table}")
@@ -159,7 +159,7 @@ def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(
             said = publish_message(own_full_daemon, "alice", QUESTION)
             wait_until(lambda: memory.status().dispatched.get("read", 0) == 1)
             os.kill(relay, signal.SIGSTOP)
-        wait_until(lambda: "block.published" in own_full_daemon.log())  # sent to the relay, which does not accept it
+        wait_until(lambda: "block.published" in own_full_daemon.log())  # sent to the relay, but not accepted
         own_full_daemon.kill()
         os.kill(relay, signal.SIGKILL)
 

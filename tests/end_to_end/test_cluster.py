@@ -93,7 +93,7 @@ def test_a_machine_that_joined_hosts_users_in_its_own_folder(daemon: DaemonProce
         page = client.metrics()
         assert value(page, "nodes", state="up") == 1
         assert value(page, "node_users", node="w1") >= 1
-        until(lambda: value(client.metrics(), "memories") >= 1, daemon.log)  # its host reports with its upkeep
+        until(lambda: value(client.metrics(), "memories") >= 1, daemon.log)  # the user's host reports during upkeep
 
 
 def test_a_user_on_another_machine_shares_items(daemon: DaemonProcess, node: NodeProcess) -> None:
@@ -106,7 +106,7 @@ def test_a_user_on_another_machine_shares_items(daemon: DaemonProcess, node: Nod
 def test_ports_are_open_at_the_machines_addresses_and_rays_refuse_strangers(
     daemon: DaemonProcess, node: NodeProcess
 ) -> None:
-    """Ray listens on all interfaces unless its address is 127.0.0.1, so each such port must demand a certificate."""
+    """Ray listens on all interfaces unless its address is 127.0.0.1, so its open ports must require a certificate."""
     own = psutil.Process(daemon.pid)
     listening = {
         (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
@@ -121,7 +121,7 @@ def test_ports_are_open_at_the_machines_addresses_and_rays_refuse_strangers(
 
 
 def refuses_strangers(port: int) -> bool:
-    """Whether a port demands TLS with a certificate of the cluster."""
+    """Whether a port requires TLS with a certificate of the cluster."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -152,7 +152,7 @@ def test_a_ray_client_needs_the_token_and_a_certificate(daemon: DaemonProcess, t
     )
     try:
         output, _ = process.communicate(timeout=20)
-    except subprocess.TimeoutExpired:  # Ray repeats the refused connection for over a minute
+    except subprocess.TimeoutExpired:  # Ray retries the refused connection for over a minute
         process.kill()
         output, _ = process.communicate()
     assert (output.strip() == "joined") == (lacking == "nothing")
@@ -211,7 +211,7 @@ def test_a_killed_gcs_is_started_again_and_hosts_answer(daemon: DaemonProcess, n
     until(lambda: remembers(daemon, "alice", "the ferry leaves at eight"))
     (gcs,) = (child for child in psutil.Process(daemon.pid).children() if child.name() == "gcs_server")
     time_left_s = 10 - (time.time() - gcs.create_time())
-    time.sleep(max(0.0, time_left_s))  # a gcs that dies at once is not started again
+    time.sleep(max(0.0, time_left_s))  # a gcs that dies immediately is not restarted
     gcs.kill()
     until(lambda: "ray.gcs_died" in daemon.log(), daemon.log)
     until(lambda: remembers(daemon, "bob", "the ferry leaves at nine"), daemon.log)  # a new host
@@ -256,7 +256,7 @@ def test_each_machine_embeds_with_a_model_on_a_server() -> None:
         node = NodeProcess(daemon, folder, address="127.0.0.6", embedder=embedder)
         node.start()
         stack.callback(node.kill)
-        for user_id in ("alice", "bob"):  # on the joined machine, and on the daemon's
+        for user_id in ("alice", "bob"):  # on the joined machine and on the daemon's machine
             with MemoryClient(user_id, data_dir=daemon.data_dir) as client:
                 client.remember("the ferry leaves at seven")
                 until(lambda client=client: not client.stats().waiting, node.log)  # type: ignore[misc]
@@ -273,7 +273,7 @@ def test_each_machine_embeds_with_a_model_on_a_server() -> None:
 def test_a_machine_whose_daemon_is_killed_ends_its_hosts_and_joins_the_next_daemon(
     daemon: DaemonProcess, node: NodeProcess
 ) -> None:
-    place(daemon, "dave", "w1")  # otherwise the daemon chooses by the users that each machine has
+    place(daemon, "dave", "w1")  # otherwise the daemon chooses by the number of users on each machine
     until(lambda: remembers(daemon, "dave", "the ferry leaves at noon"), daemon.log)
     hosts: list[psutil.Process] = []
 

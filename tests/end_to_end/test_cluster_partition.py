@@ -1,4 +1,4 @@
-"""Test a machine whose network is cut: it runs in a network namespace of its own."""
+"""Test a machine whose network is cut: it runs in its own network namespace."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def ip(words: str) -> None:
 
 @pytest.fixture
 def machine_apart() -> Iterator[tuple[tuple[str, ...], Callable[[str], None]]]:
-    """Yield the words that run a command at `THERE`, and a function that turns its network `up` or `down`."""
+    """Yield a prefix that runs a command at `THERE`, and a function that turns the network there `up` or `down`."""
     name = f"ma{os.getpid() % 100_000}"
     try:
         ip(f"netns add {name}")
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"network namespaces cannot be made here: {error.stderr}")
+        pytest.skip(f"network namespaces cannot be created here: {error.stderr}")
     with ExitStack() as stack:
-        stack.callback(ip, f"netns del {name}")  # with its end of the cable, and so with the cable
+        stack.callback(ip, f"netns del {name}")  # also deletes one end of the cable, and thereby the cable
         ip(f"link add {name}h type veth peer name {name}c netns {name}")
         ip(f"addr add {HERE}/30 dev {name}h")
         ip(f"link set {name}h up")

@@ -1,8 +1,7 @@
 """Test a rolling upgrade: daemon and machine run different versions side by side while events are published and read.
 
-The next version is a copy of the packages with another version number, a setting that this version does not have, and
-hosts that leave a file. The version after it has another protocol. Everything at rest is encrypted, with the same keys
-on both machines.
+The next version is a copy of the packages with another version number, an additional setting, and hosts that create a
+file. The version after that has another protocol. Everything at rest is encrypted, with the same keys on both machines.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 NEXT, INCOMPATIBLE = "99.0.0", "100.0.0"
 PAUSE_S = 0.25
-BUSY_S = 240.0  # a second try of Ray, after a minute, on a busy machine
+BUSY_S = 240.0  # on a busy machine, Ray may try again after a minute
 CHANGES = {
     NEXT: (
         (
@@ -49,7 +48,7 @@ CHANGES = {
 
 
 def make_version(version: str, folder: Path) -> tuple[str, ...]:
-    """Write the packages of a version; return the words that run a command with them."""
+    """Write the packages of a version; return the prefix that runs a command with these packages."""
     for package in ("memory_agent", "relay", "sona"):
         shutil.copytree(ROOT / package, folder / package)
     for name, former, changed in CHANGES[version]:
@@ -139,7 +138,7 @@ class Upgrade:
     def replace_daemon(self, version: str) -> None:
         self.events.is_down = True
         assert self.daemon.stop() == 0, self.daemon.log()
-        assert files_with(b"", self.daemon.data_dir.with_name("archive"))  # of the users on the machine
+        assert files_with(b"", self.daemon.data_dir.with_name("archive"))  # the archives of the users on the machine
         assert files_with(b"flickers", self.daemon.data_dir.with_name("archive")) == []
         self.daemon.program = (*self._words.get(version, ()), PROGRAM)
         self.daemon.start()
@@ -153,9 +152,9 @@ class Upgrade:
         self.node.start()
 
     def use(self, daemon: str, node: str) -> None:
-        """Place users on both, which must have these versions, and wait for an event of each user."""
+        """Place users on the daemon and the machine, wait for an event of each user, and check both versions."""
         self._has_arrived(HOME)
-        until(lambda: self._has_arrived(self.node.name), self.daemon.log)  # not for 10 s after the loss of a host there
+        until(lambda: self._has_arrived(self.node.name), self.daemon.log)  # refused for 10 s after a host is lost there
         users = tuple(self.stored)
         assert {self._machine_of(user_id) for user_id in users} == {HOME, self.node.name}
         self.events.users = users
@@ -191,7 +190,7 @@ class Upgrade:
 def files_with(text: bytes, *folders: Path) -> list[Path]:
     found = []
     for file in (file for folder in folders for file in folder.rglob("*") if file.is_file()):
-        with suppress(FileNotFoundError):  # the machine has replaced it
+        with suppress(FileNotFoundError):  # the machine has replaced the file
             found += [file] if text in file.read_bytes() else []
     return found
 

@@ -121,7 +121,7 @@ def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards
         for process in family:
             process.send_signal(signal.SIGCONT)
     assert "staging is reset on Mondays" in texts(daemon, "frozen")
-    until(lambda: not any(host.is_running() for host in hosts), machines["w2"].log)  # killed, or gone with their Ray
+    until(lambda: not any(host.is_running() for host in hosts), machines["w2"].log)  # killed, or ended with Ray
     until(lambda: ("w2", "up") in [(node.name, node.state) for node in nodes(daemon)], machines["w2"].log)
     assert Counter(texts(daemon, "frozen")).most_common(1)[0][1] == 1
 

@@ -76,7 +76,7 @@ def give_hooks_time(scope: Scope) -> None:
 
 
 def leave_hooks_to_the_short_path(scope: Scope, folder: Path) -> Path:
-    """Replace the program in the hooks' commands by one that only leaves a mark; return the path of the mark."""
+    """Replace the program in the hooks' commands with a script that only writes a file; return the file's path."""
     program, mark = folder / "memory-agent", folder / "mark"
     program.write_text(f'#!/bin/sh\necho "$@" >> {mark}\n')
     program.chmod(0o755)

@@ -1,7 +1,7 @@
-"""Test a real Cursor agent after `memory-agent connect cursor`: it reads our entry, starts the server, calls its tools.
+"""Test a real Cursor agent after `memory-agent connect cursor`: it reads our entry and calls our tools.
 
-It is Cursor's package `@cursor/sdk`, which reads the settings files of the desktop program. That program is in no
-registry.
+The agent is Cursor's package `@cursor/sdk`, which reads the desktop program's settings files. The desktop program
+itself is in no registry.
 """
 
 from __future__ import annotations

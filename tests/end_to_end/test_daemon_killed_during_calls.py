@@ -1,4 +1,4 @@
-"""Test that clients notice at once that the daemon of their call was killed.
+"""Test that clients notice immediately when the daemon is killed during their calls.
 
 A stopped daemon (SIGSTOP) accepts no request, so each call is under way when the daemon is killed.
 """

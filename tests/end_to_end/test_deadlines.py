@@ -69,7 +69,7 @@ def test_a_deadline_shorter_than_the_embedding_leaves_the_words(tmp_path: Path, 
     embedding_s = shortest_s(embedder.embed_query)
     with Memory.open(tmp_path / "ada", embedder=embedder) as memory:
         memory.remember(DOUGH)
-        for number in range(20):  # on a busy machine, the time can pass before the query is sent
+        for number in range(20):  # on a busy machine, the deadline can expire before the query is sent
             query = f"sourdough {number}{LONG}"
             result = memory.recall(query, deadline_ms=embedding_s * 1000 / 3, min_relevance=0)
             assert {found.retrieval for found in result.memories} <= {"lexical"}
@@ -132,7 +132,7 @@ def is_handled(client: MemoryClient, through: dict[str, int]) -> bool:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon: DaemonProcess) -> None:
-    """A query behind the queued texts, 64 per busy user, would not be embedded within a second."""
+    """A query queued behind 64 texts per busy user would not be embedded within a second."""
     own_daemon.start()
     with (
         MemoryClient("ada", data_dir=own_daemon.data_dir) as idle,

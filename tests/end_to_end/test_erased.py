@@ -1,6 +1,7 @@
 """Test that an erasure by a daemon reaches every byte of every file, and that nothing reappears.
 
-In the light form, text enters in every way there is, each with a word of its own: a word that is left names its way.
+In the light form, text enters by every possible route. Each route has its own word, so a remaining word shows by which
+route it entered.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ SECRET = "zanzibarquokka"
 OTHER_SECRET = "timbuktuwombat"
 OF_BOB = "zqbobstays"
 OF_ONE = "zqonesession"
-"""In everything of the session `s-one`."""
+"""A word in all text of the session `s-one`."""
 WAYS = (
     *("remembered", "title", "tag", "metadata", "published", "overhttp", "idempotency", "note", "run", "objective"),
     *("step", "end", "comment", "query", "absentquery", "shared", "attachment", "author", "quarantined", "malformed"),
@@ -78,7 +79,7 @@ def said(number: int, user_id: str, text: str) -> dict[str, object]:
 
 
 class Walked(NamedTuple):
-    """A daemon that writes core files if it may, and every folder that it writes into."""
+    """A daemon that writes core files if allowed, and every folder that the daemon writes into."""
 
     daemon: DaemonProcess
     folders: tuple[Path, ...]
@@ -134,7 +135,7 @@ def core_files() -> Iterator[None]:
 
 
 def fill(walked: Walked) -> str:
-    """Enter text of alice into the running daemon in every way; return the id of the memory with the mark `title`."""
+    """Enter alice's text into the running daemon by every route; return the id of the memory with the mark `title`."""
     data_dir, mark = walked.daemon.data_dir, MARKS.__getitem__
     with (
         MemoryClient("alice", data_dir=data_dir) as alice,
@@ -169,7 +170,7 @@ def fill(walked: Walked) -> str:
 
 
 def leave(walked: Walked) -> None:
-    """Leave behind what hooks and killed processes leave while no daemon runs."""
+    """Create the files that hooks and killed processes leave behind while no daemon runs."""
     data_dir, mark = walked.daemon.data_dir, MARKS.__getitem__
     token = create_key(data_dir, "of-alice", "alice", frozenset({Scope.PUBLISH, Scope.RECALL})).token
     walked.hook(f"fix the {mark('hook')}", "s-1", "--user", "alice")
@@ -185,7 +186,7 @@ def leave(walked: Walked) -> None:
         torn = json.dumps({"user_id": "alice", "text": mark("malformed")}).encode()
         journal.quarantine(torn, "malformed_event", "event_type: is missing", "publisher", now)
     if walked.keys is not None:
-        return  # the following files are never plain in an encrypted folder
+        return  # the following files are never in plain text in an encrypted folder
     files = {
         data_dir / "hooks" / "1-1.tmp": "tornhook",
         user_folder(data_dir, "alice") / ".archive-copy-1" / "records" / "data.mdb": "archivecopy",
@@ -240,7 +241,7 @@ def test_an_erasure_leaves_no_byte_of_text_whichever_way_it_came(walked: Walked)
 
 
 def require_erased(walked: Walked, receipt: ErasureReceipt) -> None:
-    """Require that nothing is left of alice but what the receipt names."""
+    """Require that nothing of alice's remains except what the receipt names."""
     assert (receipt.complete, receipt.unpublished) == (True, 1)
     named, other = receipt.not_covered[:3], sorted(Layout(walked.daemon.data_dir).hooks.glob("*/"))
     assert [part.split(": ")[0].rpartition(" of ")[0] for part in named[:2]] == [
@@ -259,7 +260,7 @@ def require_erased(walked: Walked, receipt: ErasureReceipt) -> None:
 
 
 def everywhere(daemon: DaemonProcess, word: str) -> dict[str, list[str]]:
-    """Return the files of a daemon with a word, also in Ray's folder. None of its processes may write core files."""
+    """Return the daemon's and Ray's files that contain a word. None of the processes may write core files."""
     processes = [psutil.Process(daemon.pid), *psutil.Process(daemon.pid).children(recursive=True)]
     options = [option.partition("=") for one in processes for option in _command(one)]
     ray = {Path(value) for name, _, value in options if name in ("--temp-dir", "--temp_dir")}

@@ -55,7 +55,7 @@ def kill_part(daemon: DaemonProcess, name: str) -> None:
 
 
 def kill_raylet(daemon: DaemonProcess) -> None:
-    """Kill the raylet. Its hosts keep running for a while, and answer while their successors start."""
+    """Kill the raylet. The hosts keep running for a while, and answer while their successors start."""
     next(process for process in process_tree(daemon.pid) if process.name() == "raylet").kill()
 
 

@@ -45,7 +45,7 @@ def test_it_is_one_process_that_has_not_loaded_ray(light_daemon: DaemonProcess) 
     if sys.platform == "linux":
         assert not [file.path for file in process.memory_maps() if "/ray/" in file.path]
         soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
-        assert soft >= min(hard, 65_536)  # each awake user takes four files
+        assert soft >= min(hard, 65_536)  # each awake user needs four open files
     shown = run("status", "--data-dir", str(light_daemon.data_dir)).stdout
     assert "form                      light" in shown
     assert "in daemon" in shown

@@ -46,7 +46,7 @@ def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
         client.remember(TEXT)
         roles = sorted(family.by_role())
         assert {"daemon", "relay", "embedder", "host", "Ray gcs", "Ray raylet"} <= set(roles)
-        assert not {"Ray dashboard", "Ray monitor", "Ray log monitor"} & set(roles)  # not needed, and not started
+        assert not {"Ray dashboard", "Ray monitor", "Ray log monitor"} & set(roles)  # not needed, so not started
         for role in roles:
             if role not in ENDS:
                 assert kill(family, role, client).startswith("recovered"), role
@@ -67,7 +67,7 @@ def test_the_next_start_removes_what_a_killed_daemon_left_and_when_ray_dies_noth
     (folder,) = family.ray_folders
     own_full_daemon.kill()
     own_full_daemon.start()
-    wait_until(lambda: folder not in family.left())  # another daemon that starts may be the one that removes it
+    wait_until(lambda: folder not in family.left())  # another starting daemon may remove the folder
     wait_until(lambda: former.isdisjoint(process.pid for process in family.alive()))
     with MemoryClient("vera", data_dir=own_full_daemon.data_dir) as client:
         assert client.get([kept.id]) == [kept]

@@ -53,7 +53,7 @@ def call(local: LocalDoor, verb: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_calls_around_the_idle_end_are_all_answered_and_nothing_is_lost() -> None:
-    """Each client begins a call at about the time at which the daemon ends, earlier or later by some milliseconds."""
+    """Each client begins a call within a few milliseconds of the daemon's end."""
     with folder() as layout:
         said: list[str] = []
         locals_ = [LocalDoor(layout, None, said.append, lambda: SHORT) for _ in range(2)]
@@ -99,7 +99,7 @@ def test_a_daemon_of_a_client_has_nothing_of_it(monkeypatch: pytest.MonkeyPatch,
         assert process.cwd() == str(layout.data_dir)
         assert os.getsid(process.pid) == process.pid
         assert "Umask:\t0077" in Path(f"/proc/{process.pid}/status").read_text()
-        assert process.children() == []  # which would write to a log after its rotation
+        assert process.children() == []  # a child would write to the old log after a rotation
         assert [path for path in layout.data_dir.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
         claim = layout.claim_start()
         assert claim is not None, "it has released the lock of its start"
@@ -147,7 +147,7 @@ def test_a_run_in_progress_keeps_the_daemon_until_it_ends() -> None:
 
 
 def hook(layout: Layout, text: str, turn: str) -> str:
-    """Answer a prompt as the hook process does, with more time than a client gives it; return the block."""
+    """Answer a prompt as the hook process does, with a longer deadline than a client sets; return the block."""
     said = {
         "hook_event_name": "UserPromptSubmit",
         "session_id": "s-1",
@@ -163,7 +163,7 @@ def hook(layout: Layout, text: str, turn: str) -> str:
 
 
 def test_hooks_start_the_daemon_and_no_event_is_lost_while_it_starts() -> None:
-    """Regression: without `mcp` or `serve`, hooks stored their events and were silent for ever."""
+    """Regression: without `mcp` or `serve`, hooks only stored their events and never returned a block."""
     with folder() as layout:
         assert hook(layout, "The staging deploy needs the VPN", "p-1") == ""
         wait_until(layout.http.exists)
@@ -175,7 +175,7 @@ def test_hooks_start_the_daemon_and_no_event_is_lost_while_it_starts() -> None:
 
 
 def test_hooks_start_no_daemon_in_the_folder_of_a_service(own_daemon: DaemonProcess) -> None:
-    """A client started the former daemon; then the user installed a service, which is being restarted."""
+    """A client started an earlier daemon; then the user installed a service, which is now being restarted."""
     layout = Layout(own_daemon.data_dir)
     record_start(layout, SHORT)
     own_daemon.start()

@@ -33,7 +33,7 @@ QUESTIONS = (
 
 
 def fill(daemon: DaemonProcess, user: str) -> None:
-    """Store the same memories for every user: many short memories, and a long, a titled and a tagged one."""
+    """Store the same memories for every user: many are short, one is long, one has a title, and one has a tag."""
     with (
         MemoryClient(user, data_dir=daemon.data_dir) as client,
         Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher,

@@ -88,7 +88,7 @@ class Sharing:
             client.shared.rate(self._seeded.choice(others), chance)
 
     def held(self) -> set[str]:
-        """Check that the published items are the acknowledged ones; return them."""
+        """Check that exactly the acknowledged items are published; return the items."""
         found: set[str] = set()
         for user_id in USERS:
             with client_of(self._daemon, user_id) as client:
@@ -125,7 +125,7 @@ def test_shared_items_survive_kills_are_published_once_and_erased_completely(
             lambda aim=aim: len(sharing.acknowledged) >= aim, lambda victim=victim: kill(own_full_daemon, victim)
         )
         if victim == "daemon":
-            own_full_daemon.light = number == len(VICTIMS)  # the last start, on the same folder, is without Ray
+            own_full_daemon.light = number == len(VICTIMS)  # the last daemon starts on the same folder without Ray
             own_full_daemon.start()
         sharing.held()
     with client_of(own_full_daemon, "cas") as client:

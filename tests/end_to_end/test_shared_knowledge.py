@@ -95,7 +95,7 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_ful
 
         assert own_full_daemon.stop() == 0
         own_full_daemon.start()
-        (both,) = asked(ben, *BOTH).memories  # merged with the own memory, which has the same words
+        (both,) = asked(ben, *BOTH).memories  # merged with the user's own memory, which has the same words
         assert (both.tier, both.record.id) == ("local", "own")
         assert both.shared is not None
         assert both.shared.author == item.author

@@ -1,4 +1,4 @@
-"""Test that a request of a client is one trace, through door, host and embedder, and that spans contain no content."""
+"""Test that a client's request is one trace across door, host and embedder, and that spans contain no content."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_malformed_trace_context_begins_a_new_trace(collector: Collector, trac
 
 
 def test_an_earlier_client_and_a_later_one_are_answered(collector: Collector, traced: DaemonProcess) -> None:
-    """An earlier client sends no trace context, and a later one may send fields that this version does not have."""
+    """An earlier client sends no trace context, and a later client may send fields that this version does not have."""
     params = encode(RecallParams.of(query=QUERY, deadline_ms=60_000.0))
     earlier = {"method": "recall", "user_id": "ada", "params": msgspec.Raw(params), "deadline_ms": 60_000.0}
     earlier |= {"token": Layout(traced.data_dir).token(), "version": 4}
@@ -210,7 +210,7 @@ def test_spans_contain_no_text_no_token_no_vector_and_no_user(
 
 
 def test_nothing_of_opentelemetry_is_imported_without_an_endpoint(own_daemon: DaemonProcess) -> None:
-    """Python itself reports the imports of a daemon and of a client."""
+    """Python itself reports the modules that a daemon and a client import."""
     own_daemon.program = (sys.executable, "-X", "importtime", "-m", "memory_agent")
     own_daemon.start()
     http = caller(own_daemon)

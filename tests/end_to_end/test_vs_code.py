@@ -1,7 +1,7 @@
 """Test a real VS Code after `memory-agent connect vscode`: it reads our entry, starts the server and calls its tools.
 
-It is VS Code's server with its workbench in a browser, from the package `code-server`. The desktop program, which is
-in no registry, has the same MCP client and reads the same files.
+The test runs VS Code's server from the package `code-server`, with the workbench in a browser. The desktop program,
+which is in no registry, has the same MCP client and reads the same files.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class VsCode(NamedTuple):
 
     @contextmanager
     def window(self, folder: Path, **probe: Any) -> Iterator[Page]:
-        """Open a folder in a window, in which the extension does what `probe` says."""
+        """Open a folder in a window, where the extension carries out `probe`."""
         (folder / "probe.json").write_text(json.dumps(probe))
         with self.browser.new_page() as page:
             page.set_default_timeout(PATIENCE_MS)
@@ -72,7 +72,7 @@ def vs_code() -> Iterator[VsCode]:
         missing(INSTALLED, "VS Code", "editors")
     with short_folder() as folder, chromium() as browser:
         home = Path(folder)
-        data, extensions = home / ".config" / "Code", home / "extensions"  # where the desktop program has its data
+        data, extensions = home / ".config" / "Code", home / "extensions"  # the data folder of the desktop program
         (data / "User").mkdir(parents=True)
         (data / "User" / "settings.json").write_text(json.dumps(SETTINGS))
         shutil.copytree(Path(__file__).with_name("vs_code_probe"), extensions / "memory-agent.probe-0.0.1")
@@ -109,7 +109,7 @@ def served(command: list[str], home: Path) -> Iterator[int]:
 
 
 def found_by_probe(page: Page, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Consent to what VS Code asks until the extension has called the tools; return its findings, and the questions."""
+    """Accept VS Code's questions until the extension has called the tools; return its findings and the questions."""
     file, questions = folder / "found.json", list[str]()
     until_s = time.monotonic() + 2 * PATIENCE_MS / 1000
     dialog = page.locator(".monaco-dialog-box")
@@ -126,7 +126,7 @@ def found_by_probe(page: Page, folder: Path) -> tuple[dict[str, Any], list[str]]
 
 
 def check(found: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Check what the extension has found, and the settings file by VS Code's schema; return the file's servers."""
+    """Check the extension's findings, and check the settings file against VS Code's schema; return its servers."""
     assert {name.removeprefix("mcp_episodic_memo_") for name in found["tools"]} == TOOLS
     assert FACT in found["texts"][1]
     entries = JsonText(file.read_text(), Syntax(comments=True, trailing_commas=True)).value

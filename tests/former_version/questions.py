@@ -1,4 +1,4 @@
-"""The questions about the fixture for both versions, and the form in which the answers are compared.
+"""The questions that both versions answer about the fixture, and the form in which answers are compared.
 
 `make.py` asks the former version, and the tests ask the present version. Each version gets a freshly unpacked fixture
 and the same questions in the same order, because a recall changes later answers (it is counted, and moves the mean of
@@ -100,9 +100,9 @@ UNLIKE = frozenset({
 })  # fmt: skip
 """Fields that are not compared: ids and times of the questions, file sizes, and fields changed on purpose.
 
-`unbuilt` lists derived files, which had other names in 0.1.0 and are replaced when the store is opened. `plan` was how
-a filter was applied, and only one way is left. The learning `gate` now counts from the second run, not from the
-fiftieth, and requires more evidence.
+`unbuilt` lists derived files, which had other names in 0.1.0 and are replaced when the store is opened. `plan`
+described how a filter was applied; only one way remains. The learning `gate` now counts from the second run, not from
+the fiftieth, and requires more evidence.
 """
 
 ADDED = frozenset({
@@ -123,7 +123,7 @@ RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
 MOST = 0.6
 """The minimum share of a hybrid recall's memories that later versions must also find."""
 PENDING = "word_vectors_pending"
-"""The mark of answers from the former version's files, which have no word vectors until these are filled in."""
+"""Marks answers from the former version's files, which have no word vectors until upkeep adds them."""
 
 TOLERANCE = 1e-4
 _TEXT = ("context",)
@@ -154,7 +154,7 @@ def answer(root: Path, name: str, *more: str) -> Any:
 
 
 def differences(former: Any, present: Any, path: str = "") -> list[str]:
-    """Return where two comparable answers differ; numbers may differ by `TOLERANCE`."""
+    """Return the places where two comparable answers differ; numbers may differ by `TOLERANCE`."""
     if isinstance(former, dict) and isinstance(present, dict):
         names = sorted((former.keys() | present.keys()) - (ADDED - former.keys()) - UNLIKE)
         pairs = [(f"{path}.{name}", former.get(name, "no field"), present.get(name, "no field")) for name in names]
@@ -168,9 +168,9 @@ def differences(former: Any, present: Any, path: str = "") -> list[str]:
 
 
 def differences_of_recalls(former: Any, present: Any) -> list[str]:
-    """Return where two recalls differ apart from ranking: in the first memory, in too many memories, or in a field.
+    """Return the differences of two recalls apart from ranking: the first memory, too many memories, or a field.
 
-    Recalls only by words or only by vectors must also have the same order: see `same_order`.
+    Recalls by words alone or by vectors alone must also have the same order: see `same_order`.
     """
     before, now = ({one["record"]["id"]: _unranked(one) for one in memories} for memories in (former, present))
     common = [id_ for id_ in before if id_ in now]
@@ -244,7 +244,7 @@ def _documents(text: str) -> Any:
 
 
 def comparable(document: Any, root: str = "/nowhere") -> Any:
-    """Remove what differs between two runs, and replace the fixture's path with ROOT."""
+    """Remove fields that differ between two runs, and replace the fixture's path with ROOT."""
     if isinstance(document, dict):
         return {key: comparable(value, root) for key, value in document.items() if key not in UNLIKE}
     if isinstance(document, list | tuple):

@@ -64,7 +64,7 @@ def test_a_daemon_continues_where_the_former_one_stopped(served: Path) -> None:
     with Publisher(relay_endpoints(data_dir).ingest, spool=served / "spool") as publisher:
         publisher.publish(
             {
-                "event_id": "pay-102.00",  # the former version has it, so this is a duplicate
+                "event_id": "pay-102.00",  # the former version has already stored this event, so it is a duplicate
                 "event_type": "chat.user_msg",
                 "user_id": "alice",
                 "timestamp": datetime.now(UTC).isoformat(),
@@ -104,7 +104,7 @@ def test_a_rebuild_of_vectors_embeds_the_titles_and_tags_that_the_former_version
 
 
 def _rebuilt(root: Path) -> dict[str, int]:
-    """Embed alice's memories again with the command line; return the counts by user."""
+    """Embed alice's memories again from the command line; return the counts by user."""
     words = ["rebuild", "--vectors", "--user", "alice", "--data-dir", str(root / "plain"), "--json"]
     done = subprocess.run([sys.executable, "-m", "memory_agent", *words], capture_output=True, timeout=120, check=True)
     users: dict[str, int] = json.loads(done.stdout)["users"]

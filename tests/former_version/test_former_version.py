@@ -5,11 +5,11 @@ spool with unsent events and key files, created by `make.py` with that version's
 interface. `answers.json` contains that version's answers. Intended differences:
 
 - fields listed in `questions.py`: `UNLIKE` (ids and times of the questions), `ADDED` (new since then);
-- hybrid recalls have a different ranking (`differences_of_recalls`); recalls only by words or vectors keep their order;
+- hybrid recalls have a different ranking (`differences_of_recalls`); recalls by words or vectors alone keep theirs;
 - "two weeks ago" begins up to a day earlier: `_as_dated_before`; ages are shown to the nearest week, month and year;
 - the questions ask for memories of any relevance, because that version had no relevance;
 - answers have the mark `PENDING` until word vectors are filled in;
-- receipts describe what they do not cover in other words, and name shared items: `_with_former_words`;
+- receipts describe the exceptions in other words, and list shared items: `_with_former_words`;
 - the key `local` has all present scopes, and other keys have their former scopes: `_with_former_scopes`;
 - `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
 - Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
@@ -99,14 +99,14 @@ def test_the_command_line_answers_as_the_former_version_did(name: str, present: 
         now = _with_former_scopes(now)
     if name == "erasure, dry run":
         now = _with_former_words(former, now)
-    if name == "an unknown run":  # an error named the field of the request, and now names the argument
+    if name == "an unknown run":  # the error now names the argument instead of the request's field
         assert now["answer"]["error"]["message"] == former["answer"]["error"]["message"].replace("run: ", "RUN: ")
         now["answer"] = former["answer"]
     assert differences(former, now) == []
 
 
 def _as_dated_before(former: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return a recall with the former starts of its date ranges, if each start moved by less than a day."""
+    """Return a recall whose date ranges have their former starts, if each start moved by less than a day."""
     if not isinstance(now["answer"], dict):
         return now
     dates = [dict(date) for date in now["answer"]["dates"]]

@@ -168,7 +168,7 @@ def _params(data: bytes) -> None:
 
 
 def _request(data: bytes) -> None:
-    """Check that a request is for the key's user, or is refused."""
+    """Check that a request for any user but the key's owner is refused."""
     if not refused(decode_request, data):
         request = decode_request(data)
         if not refused(permitted, request, ALICE):

@@ -168,7 +168,7 @@ def _asked(data: bytes) -> None:
 
 
 def _row(data: bytes) -> None:
-    """Check that a table row becomes an event or goes to quarantine, and that later rows are not lost."""
+    """Check that a table row becomes an event or is quarantined, and that later rows are not lost."""
     try:
         values = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Fuzz targets that are encrypted: key files and credentials, caches and names under a user's key, markers.
+"""Fuzz targets with encrypted data: key files, credentials, caches and names under a user's key, and markers.
 
-A cipher hides the code behind it from a fuzzer. Each input is therefore read unchanged, and again with a checksum and
-encrypted with the right key, as a faulty version of this program could have written it.
+A fuzzer cannot reach the code behind a cipher. Each input is therefore read twice: unchanged, and encrypted with the
+right key and a checksum, as a faulty version of this program could have written it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def key_path(folder: Path) -> Path:
 
 
 def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
-    """Return a function that calls `run` with its input, and with the input changed by each function in `made`."""
+    """Return a function that calls `run` with its input, then with the result of each function in `made`."""
 
     def all_of(data: bytes) -> None:
         run(data)

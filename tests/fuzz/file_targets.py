@@ -1,7 +1,7 @@
-"""Fuzz targets that are files and values: journal entries, records, indexes, checkpoints, keys, settings, pages.
+"""Fuzz targets for files and values: journal entries, records, indexes, checkpoints, keys, settings, pages.
 
-Most have a checksum, which hides the code behind it from a fuzzer. Each input is therefore read unchanged, and again as
-the body of a value with a valid checksum, as a faulty version of this program could have written it.
+Most of them have a checksum, and a fuzzer cannot reach the code behind it. Each input is therefore read twice:
+unchanged, and as the body of a value with a valid checksum, as a faulty version of this program could have written it.
 """
 
 from __future__ import annotations

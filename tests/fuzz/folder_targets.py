@@ -1,4 +1,4 @@
-"""Fuzz targets that are whole folders: columns beside their store, the map of owners, a restore, retention.
+"""Fuzz targets for whole folders: columns beside their store, the map of owners, a restore, retention.
 
 Damaged caches are rebuilt and answer as before; damaged sources of truth are refused with a specific error.
 """
@@ -48,8 +48,7 @@ RULES = (
 
 
 def _columns(key: UserKey | None, data: bytes) -> None:
-    """Edit the file: four bytes of input are a position (three) and a value (one), and the first byte may truncate the
-    file.
+    """Edit the file: every four bytes of input are a position and a value; the first byte may also truncate the file.
 
     Changed bytes are detected, so queries get the right answers.
     """

@@ -1,7 +1,7 @@
 """Searches for a failing input of one target, by mutation or, if atheris is installed, guided by coverage.
 
-The search runs in a child process, so that a crash or hang ends only the search of that target. The input that caused
-it is then the finding. Findings are minimised, and one of each kind is stored.
+The search runs in a child process, so a crash or hang ends only the search of that target. The finding is then the
+input that caused the crash or hang. Findings are minimised, and one of each kind is stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXECUTED = re.compile(r"number_of_executed_units:\s*(\d+)")
 _FOLDER = Path(__file__).parent
 
 Findings = dict[str, tuple[str, bytes]]
-"""The message and the smallest input, by the exception and where it was raised."""
+"""The message and the smallest input, by the exception's type and origin."""
 
 
 class Hunt(NamedTuple):

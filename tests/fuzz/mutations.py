@@ -1,8 +1,8 @@
 """Mutates valid inputs into nearly valid inputs, which pass the first checks.
 
 In a MessagePack or JSON sample, one value is replaced by an unusual value (a lone surrogate, 2^64 - 1, NaN, a length of
-4 GB, 3,000 levels). Other samples, and sometimes these too, have bits flipped, are truncated or spliced with another
-sample, or have a piece repeated. The seed determines every mutation.
+4 GB, 3,000 levels). Other samples, and sometimes MessagePack and JSON samples, have flipped bits or a repeated piece,
+or are truncated or spliced with another sample. The seed determines every mutation.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Target:
 
 
 def refused(read: Callable[..., object], *arguments: object) -> bool:
-    """Call `read`; return whether it raised one of our errors, whose message must render."""
+    """Call `read`; return whether it raised one of our errors. The error's message must render."""
     try:
         read(*arguments)
     except OURS as error:

@@ -35,7 +35,7 @@ MESSAGES = 900
 METHODS = {name for name, verb in BY_NAME.items() if not verb.is_inner}
 HOST_METHODS = {name for name, verb in BY_NAME.items() if verb.answered_by == "memory"}
 ROOM_BYTES = 150 << 20
-"""How much a process may grow: 170 kB per message, more than it should need."""
+"""The maximum growth of a process: 170 kB per message, more than it should need."""
 CODES = {b"unauthorized", b"user_not_allowed", b"protocol", b"invalid_input"}
 SECRET_OF_BOB = "the vault code is 4711-zebra"
 
@@ -61,7 +61,7 @@ def connected(endpoint: str, kind: int = zmq.DEALER) -> Iterator[zmq.Socket[byte
 
 
 def frames_of(seed: int, token: bytes) -> list[bytes]:
-    """Return a correlation, a body and a token, or sometimes too few or too many frames, or another user's token."""
+    """Return a correlation, a body and a token; sometimes too few or too many frames, or another user's token."""
     random = Random(seed)
     frames = [seed.to_bytes(8, "big"), junk(seed, REQUESTS), token]
     change = random.randrange(12)
@@ -154,7 +154,7 @@ def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice
 
 
 def any_request(seed: int, token: str, replayed: bytes) -> bytes:
-    """Return a request: junk, truncated, of an unknown version, in bob's name, or bob's with a different token."""
+    """Return a request: junk, truncated, of an unknown version, in bob's name, or bob's request with another token."""
     random = Random(seed)
     method = sorted(METHODS)[seed % len(METHODS)]
     try:

@@ -1,4 +1,4 @@
-"""Test every reader of bytes with hostile bytes: it raises only our errors, and its calls and memory are bounded.
+"""Test every reader of bytes with hostile bytes: only our errors are raised, and calls and memory are bounded.
 
 The bounds are proportional to the size of the input. Inputs that have failed before come first. `make fuzz` searches
 for longer.

@@ -1,4 +1,4 @@
-"""The part of `Hosts` about other nodes, for a single machine."""
+"""The methods of `Hosts` that concern other nodes, for a single machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class AtHome:
     """All users are on the daemon's own machine."""
 
     def watch(self, watcher: Watcher) -> None:
-        """There is nothing to inform `watcher` about."""
+        """Do nothing: there are no other nodes to watch."""
 
     def is_away(self, user_id: str) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""A user's environment that is archived, and an object store in memory that fails when told to."""
+"""An archived user environment, and an in-memory object store that fails on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Contents = dict[str, list[tuple[bytes, bytes]]]
 
 
 class FaultyFileSystem(MemoryFileSystem):
-    """A file system in memory, whose next writes and deletions fail as `faults` says."""
+    """A file system in memory, whose next writes and deletions fail as listed in `faults`."""
 
     protocol = "faulty"
     store: ClassVar[dict[str, Any]] = {}
@@ -105,7 +105,7 @@ class Owner:
         self.columns = folder / "columns.arrays"
         self.archive = UserArchive(objects, USER, epoch, folder / "scratch", limits)
         self.environment = open_environment(folder / "records", SIZE, DATABASES, on_commit=self.archive.note)
-        self.put("one", b"epoch", b"%d" % epoch)  # as the claim of a store does
+        self.put("one", b"epoch", b"%d" % epoch)  # as claiming a store does
         self.archive.start(lambda target: self.environment.copy(target, clears_unused=True), continues, [self.columns])
 
     def put(self, database: str, key: bytes, value: bytes) -> None:

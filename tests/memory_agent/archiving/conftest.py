@@ -1,4 +1,4 @@
-"""An object store that fails when told to, empty at the start of each test."""
+"""An object store that fails on request and is empty at the start of each test."""
 
 from __future__ import annotations
 

@@ -52,13 +52,12 @@ class S3Server:
         return ArchiveSettings(url=f"s3://{_BUCKET}/{prefix}", options=options, timeout_s=timeout_s, journal=journal)
 
     def fail(self, method: str, *faults: Fault) -> None:
-        """Make the next requests with this method fail. `lost`: the request takes effect, but the answer is an
-        error."""
+        """Make the next requests with this method fail. `lost` executes the request but returns an error."""
         self._faults += [(method, fault) for fault in faults]
 
     @contextmanager
     def held(self, method: str) -> Iterator[None]:
-        """Answer requests with this method only after the context."""
+        """Delay answers to requests with this method until the context ends."""
         event = threading.Event()
         self._held = method, event
         try:
@@ -108,7 +107,7 @@ class S3Server:
         return self._listings[query]
 
     def _passed_on(self, environ: dict[str, Any]) -> tuple[bytes, str, Any]:
-        with self._one_by_one:  # moto decides and writes in two steps, which S3 does in one
+        with self._one_by_one:  # moto decides and writes in two steps, S3 in one step
             body, status, headers = run_wsgi_app(self._app, environ, buffered=True)
         return b"".join(body), status, headers
 

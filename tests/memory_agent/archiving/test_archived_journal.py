@@ -117,7 +117,7 @@ def test_a_relay_that_was_cut_off_acknowledges_nothing_after_a_takeover(tmp_path
 
 @pytest.mark.parametrize("url", ["file", "faulty"])
 def test_a_relay_that_was_cut_off_for_long_acknowledges_nothing(tmp_path: Path, url: str) -> None:
-    """The next relay has deleted what it replaced in the meantime."""
+    """Meanwhile the next relay has deleted the objects that it replaced."""
     archive = FAULTY if url == "faulty" else archived_in(tmp_path / "archive")
     with opened(tmp_path / "one", archive) as journal:
         journal.flush_copy()
@@ -324,7 +324,7 @@ def test_whatever_fails_and_whoever_takes_over_nothing_acknowledged_is_lost(tmp_
     for journal in journals:
         journal.close()
     FaultyFileSystem.faults.clear()
-    if not acked:  # someone took over before anything was copied
+    if not acked:  # another relay took over before anything was copied
         return
     restore_journal(FAULTY, tmp_path / "last", SMALL)
     with opened(tmp_path / "last", FAULTY) as journal:

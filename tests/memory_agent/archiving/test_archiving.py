@@ -45,7 +45,7 @@ RARE = Limits(check_s=0.0)
 
 
 def archived(folder: Path, limits: Limits = RARE) -> Path:
-    """Return an archive with a snapshot, two increments, a base of a second owner, and an increment after it."""
+    """Return an archive with a snapshot, two increments, a second owner's base, and an increment after this base."""
     objects = local_objects(folder / "archive")
     with Owner(objects, folder / "a", 1, limits=limits) as owner:
         for number in range(3):
@@ -278,7 +278,7 @@ def test_an_owner_whose_base_lost_its_chain_writes_a_snapshot(tmp_path: Path, ep
     with Owner(local_objects(archive), tmp_path / "c", 3, restored, RARE) as owner:
         owner.archive.flush()
         assert names(archive)[-2:] == ["3/0.base", "3/1.increment"]
-        shutil.rmtree(archive / "users" / USER / f"{epoch:016}")  # as an earlier owner may do late
+        shutil.rmtree(archive / "users" / USER / f"{epoch:016}")  # an earlier owner may still delete this folder late
         owner.archive.flush()
         assert names(archive) == ["3/2.snapshot"]
         assert restore(local_objects(archive), USER, tmp_path / "d") is not None

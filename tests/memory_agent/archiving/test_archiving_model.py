@@ -26,7 +26,7 @@ acts = st.tuples(
 
 
 class Machines:
-    """The current owner, the owner before it, which still writes, and what a restoration may find."""
+    """The current owner, the previous owner (which still writes), and the contents that a restoration may find."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -59,7 +59,7 @@ class Machines:
             self.allowed, self.at_least = [committed], position
 
     def move(self) -> None:
-        """Restore on another machine, which becomes the owner; the machine before it does not know that."""
+        """Restore on another machine, which becomes the owner without the previous machine's knowledge."""
         self._count += 1
         folder = self._folder / str(self._count)
         restored = restore(faulty_objects(), "alice", folder / "records", self.at_least)

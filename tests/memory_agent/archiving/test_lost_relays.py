@@ -34,7 +34,7 @@ WITHIN_S = 60
 
 
 class Machine:
-    """A relay process in a folder of its own, and a publisher that notes what was acknowledged."""
+    """A relay process in its own folder, and a publisher that records the acknowledged events."""
 
     def __init__(self, data_dir: Path, archive: ArchiveSettings) -> None:
         data_dir.mkdir(exist_ok=True)
@@ -54,7 +54,7 @@ class Machine:
 
     @property
     def acked(self) -> list[str]:
-        """The ids of the acknowledged events, which are the first ones that were published."""
+        """The ids of the acknowledged events, which are the earliest published events."""
         return self.published[: self._acked]
 
     def publish(self, ids: list[str]) -> None:

@@ -50,7 +50,7 @@ def prefix() -> str:
 
 @pytest.fixture(scope="module")
 def store(server: S3Server) -> ObjectStore:
-    """One client for most tests: making one takes 0.2 s of processor time."""
+    """One client shared by most tests, because creating a client takes 0.2 s of processor time."""
     return ObjectStore.open(server.settings("users"))
 
 
@@ -60,7 +60,7 @@ def objects(store: ObjectStore, prefix: str) -> Objects:
 
 
 def until_available(work: Callable[[], T]) -> T:
-    """Return the result of the first attempt that succeeds, of at most thirty."""
+    """Return the result of the first successful attempt, out of at most thirty."""
     for _ in range(29):
         with suppress(ArchiveUnavailableError, CopyUnavailableError):
             return work()
@@ -138,7 +138,7 @@ def test_a_store_that_rejects_or_ignores_requests_is_unavailable_until_it_recove
     objects = ObjectStore.open(server.settings(prefix, timeout_s=1.0)).of_user(USER)
     with server.held("PUT"), pytest.raises(ArchiveUnavailableError, match="did not answer"):
         objects.put(1, "000000000000.snapshot", b"content")
-    until_available(lambda: objects.put(1, "000000000001.increment", b"next"))  # waits for the late one
+    until_available(lambda: objects.put(1, "000000000001.increment", b"next"))  # waits for the late request
     assert objects.names(1) == ["000000000000.snapshot", "000000000001.increment"]
     missing = server.settings("").url.rstrip("/") + "-not"
     elsewhere = ArchiveSettings(url=missing, options=server.settings("").options)

@@ -1,4 +1,4 @@
-"""Test `migrate`: it fills, verifies, switches and cleans up; a killed one resumes, a failed one changes nothing."""
+"""Test `migrate`: it fills, verifies, switches and cleans up; killed, it resumes; failing, it changes nothing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_user_is_moved_there_and_back(data_dir: Path) -> None:
         assert (engine_of(archive.store), archive.stats("alice").index) == ("sqlite-vec", "sqlite-vec, exact")
         assert nearest(archive, query) == former
     assert migrate(data_dir, "sqlite-vec")["users"][0]["former"] == "sqlite-vec"
-    (folder / "index.lance").mkdir()  # of a migration that was killed after its switch
+    (folder / "index.lance").mkdir()  # left by a migration that was killed after its switch
     migrate(data_dir, "sqlite-vec")
     assert not (folder / "index.lance").exists()
     migrate(data_dir, "builtin")
@@ -108,7 +108,7 @@ print(list(migrate_folder(Path({str(data_dir)!r}), Settings(), "sqlite-vec", rep
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run(kills=True).returncode == -signal.SIGKILL
-    with closing(opened(data_dir)) as archive:  # in use, a half filled index would keep what is erased meanwhile
+    with closing(opened(data_dir)) as archive:  # a half-filled index in use would keep memories erased meanwhile
         assert archive.follower is None
         assert not (user_folder(data_dir, "alice") / SQLITE).exists()
     killed, whole = run(kills=True), run(kills=False)

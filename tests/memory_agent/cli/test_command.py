@@ -25,7 +25,7 @@ REQUIRED = {
     ("shared", "rate"): ("1",),
     ("sona", "reset"): ("--yes",),
 }
-"""What these commands require in addition to their arguments."""
+"""Options and values that these commands require in addition to their arguments."""
 OF_A_MEMORY = {
     *(("recall",), ("remember",), ("list",), ("get",), ("sessions",), ("map",), ("stats",), ("forget",), ("export",)),
     *(("trajectory", name) for name in ("begin", "step", "end", "list", "similar", "show")),
@@ -40,7 +40,7 @@ CHECKED_LATER = {
     ("shared", "preview"): (*CONNECTION, "--text", "--item"),
     ("shared", "search"): (*CONNECTION, "--tag"),
 }
-"""Texts that are checked only once the run, the recall or the store is known, or that provide the other texts."""
+"""Texts that are checked only once the run, the recall or the store is found, or that contain the other texts."""
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -1,4 +1,4 @@
-"""Test the completion of commands in real bash, zsh and fish, and where it is installed."""
+"""Test command completion in real bash, zsh and fish, and the location where it is installed."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ COMPLETED = {
     "serve --no-suc": None,
     "recall reme": None,
 }
-"""What is typed after `memory-agent`, and its only completion (None: there is none)."""
+"""The words typed after `memory-agent`, and their only completion, or None."""
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
-    for name in ("alice", "al%3a1", "al$(touch executed)"):  # a user, the user `al:1`, and no user's folder
+    for name in ("alice", "al%3a1", "al$(touch executed)"):  # a user, the user `al:1`, and a folder that is no user's
         (home / "data" / "users" / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(home / "data"))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # fish completes only what exists
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # fish needs the command
     for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "BASH_COMPLETION_USER_DIR", "ZDOTDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(home)

@@ -58,7 +58,7 @@ def on(keys: KeyRing) -> tuple[str, str]:
 
 @pytest.fixture
 def filled(data_dir: Path, keys: KeyRing) -> Path:
-    """An encrypted journal with events of two users, events of `system` about their runs, and the map of run owners."""
+    """An encrypted journal with two users' events and `system` events about their runs, and the map of run owners."""
     events = [
         told(1, "alice", "run-a"),
         told(2, "bob", "run-b"),

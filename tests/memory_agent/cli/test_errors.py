@@ -235,7 +235,7 @@ def test_a_home_folder_that_is_read_only_is_refused_with_what_to_set() -> None:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("MEMORY_AGENT_")}
     done = subprocess.run(
         [sys.executable, "-m", "memory_agent", "remember", "Staging needs the VPN"],
-        env=environment | {"XDG_DATA_HOME": "/sys/none"},  # where not even root may make a folder
+        env=environment | {"XDG_DATA_HOME": "/sys/none"},  # not even root may create a folder there
         capture_output=True,
         text=True,
         timeout=120,
@@ -249,7 +249,7 @@ def test_a_home_folder_that_is_read_only_is_refused_with_what_to_set() -> None:
 def test_a_data_folder_that_became_read_only_is_refused_with_what_to_set(
     run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for a user of a disk that was mounted read-only; root writes to every other folder."""
+    """Simulates a disk mounted read-only, because root can write to every other folder."""
     monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(data_dir))
     failed = OSError(errno.EROFS, os.strerror(errno.EROFS), str(data_dir / "users"))
     monkeypatch.setattr("memory_agent.cli.recall.open_memory", lambda *_, **__: (_ for _ in ()).throw(failed))

@@ -1,4 +1,4 @@
-"""Test that every command exits with a code of the table, and one command for each code."""
+"""Test that every command exits with a code from the table, and that some command exits with each code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_interrupted_command_has_its_own_code(tmp_path: Path) -> None:
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     ) as process:
         assert process.stdin is not None
-        process.stdin.write(b"x" * (1 << 20))  # returns when most of it was read: the command is running
+        process.stdin.write(b"x" * (1 << 20))  # returns once most of the input was read: the command is running
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert process.returncode == ExitCode.INTERRUPTED

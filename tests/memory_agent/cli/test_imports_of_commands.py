@@ -1,4 +1,4 @@
-"""Test that commands only present results: public calls to lower packages make decisions and change files."""
+"""Test that commands only present results: decisions and changes of files are public calls to lower packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = sorted(Path(memory_agent.cli.__file__).parent.glob("*.py"))
 JOURNAL = {"Journal", "Erasable", "encrypt_journal", "journal_folder", "read_event", "read_mark"}
 """Names in `relay` that open, find or change a journal."""
 CHANGES = {"rename", "rmtree", "unlink", "rmdir", "mkdir", "write_bytes", "write_text", "fsync"}
-"""Methods and functions that change files. Only evaluations may use them, for their results."""
+"""Methods and functions that change files. Only evaluations may use these, to write their results."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -52,7 +52,7 @@ def stopped(relay: RelayProcess) -> Iterator[None]:
 
 @contextmanager
 def started(*words: str, is_ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """Start a command with default SIGINT handling (even if the tests run as a background job) or with it ignored."""
+    """Start a command with SIGINT ignored, or handled by default even if the tests run as a background job."""
     handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
     process = subprocess.Popen(
         [sys.executable, "-m", "memory_agent", *words, "--json"],
@@ -107,7 +107,7 @@ def test_publish_that_reads_a_pipe_prints_what_was_acknowledged(relay: RelayProc
 def interrupted(process: subprocess.Popen[str], relay: RelayProcess) -> Iterator[None]:
     """Interrupt a command once the relay has some of its events, and stop the relay so that no acks arrive.
 
-    The command is interrupted when it waits, with a full window of events that lack an ack.
+    The command is interrupted while it waits for acks with a full window of events.
     """
     wait_until(lambda: journaled(relay) > 0)
     with stopped(relay):
@@ -118,7 +118,7 @@ def interrupted(process: subprocess.Popen[str], relay: RelayProcess) -> Iterator
 
 
 def is_waiting(process: psutil.Process) -> bool:
-    """Whether all threads of a process sleep, and have for a while."""
+    """Whether all threads of a process have been asleep for a while."""
     before = process.cpu_times()
     time.sleep(0.2)
     return process.status() == psutil.STATUS_SLEEPING and process.cpu_times() == before

@@ -37,7 +37,7 @@ def program(name: str) -> str:
 
 
 def plain(page: str) -> str:
-    """Return a page's text with its escapes undone and on one line."""
+    """Return a page's text on one line, with the escapes resolved."""
     for escape, character in {r"\-": "-", r"\(ga": "`", r"\(aq": "'", r"\(dq": '"', r"\(ti": "~", r"\&": ""}.items():
         page = page.replace(escape, character)
     return " ".join(page.split())

@@ -25,7 +25,7 @@ USERS = [f"user-{number}" for number in range(60)]
 
 
 class Deployment:
-    """Two cells that run, and a third; the files `former` and `present` list two and three."""
+    """Two running cells and a third cell; the file `former` lists the first two, and `present` lists all three."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Deployment:
         return users
 
     def take(self, source: str, backup: str) -> dict[str, str]:
-        """Stop the third cell, take users from a new backup of another, and start it."""
+        """Stop the third cell, take users from a new backup of another cell, and start the third cell again."""
         self.run("backup", str(self.folder / backup), "--data-dir", str(self.folder / source))
         self.daemons["cell-2"].stop()
         taken = self.cells("take", "cell-2", str(self.present), "cell-2", str(self.folder / backup))
@@ -74,7 +74,7 @@ class Deployment:
             return [record.text for record in client.list(order="oldest").records]
 
     def journaled(self, name: str, event_type: str = "") -> list[str]:
-        """Return the user of each event in a cell's journal whose type begins so, sorted."""
+        """Return the users of the events in a cell's journal whose type has this prefix, sorted."""
         with Journal.open(journal_folder(self.folder / name), readonly=True) as journal:
             entries = journal.read(0, 10_000)
             return sorted(entry.user_id for entry in entries if entry.event_type.startswith(event_type))
@@ -107,14 +107,14 @@ def test_users_of_a_new_cell_move_with_all_their_memories_and_leave_no_copy(depl
     for name, users in placed.items():
         assert deployment.journaled(name, "chat") == sorted(users)
         assert deployment.cells("list", name, str(deployment.present)) == {one: present.name_of(one) for one in users}
-        assert deployment.cells("drop", name, str(deployment.former)) == {}  # a daemon drops no users of its own
+        assert deployment.cells("drop", name, str(deployment.former)) == {}  # a daemon does not drop its own users
 
     moving = [user for user in USERS if present.name_of(user) == "cell-2"]
     late, others = moving[0], moving[1:]
     taken = deployment.take("cell-0", "backup-0") | deployment.take("cell-1", "backup-1")
     assert taken == dict.fromkeys(moving, "taken")
     deployment.publish(deployment.former, event(late, 2))
-    with MemoryClient(late, cells=deployment.present) as client:  # as many memories as in the former cell, but another
+    with MemoryClient(late, cells=deployment.present) as client:  # as many memories as in the former cell
         client.remember("The lamp was repaired")
     source = former.name_of(late)
     done: dict[str, str] = {}
@@ -167,7 +167,7 @@ def test_users_are_taken_only_into_the_folder_of_their_cell(tmp_path: Path) -> N
 
 
 def test_a_daemon_that_restarts_is_not_mistaken_for_another_cell() -> None:
-    """`cells drop` would erase its users, who have all their memories in the supposed other cell."""
+    """Otherwise `cells drop` would erase all users of this daemon, whose memories the other cell seems to have."""
     with short_folder() as folder, ExitStack() as stack:
         daemon = DaemonProcess(Path(folder), "embedder.folder=none", light=True)
         stack.callback(daemon.kill)

@@ -1,4 +1,4 @@
-"""Test `memory-agent open`: the address, the browser, and its errors."""
+"""Test `memory-agent open`: the address, the browser, and the errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def failure(*words: object) -> dict[str, Any]:
 
 
 def sign_in(address: str) -> Answer:
-    """Sign in as the page does that is opened at an address."""
+    """Sign in like a page that is opened at this address."""
     place = urlsplit(address)
     assert place.path == "/page/"
     with closing(HttpCaller(address)) as caller:

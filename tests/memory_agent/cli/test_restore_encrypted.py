@@ -1,4 +1,4 @@
-"""Test restoring plain backups into encrypted folders and the reverse: the folder determines the result."""
+"""Test restoring plain backups into encrypted folders and vice versa: the folder determines the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test what is shown of a shared item: the relevant passage, the attached file, and why a recall returned the item."""
+"""Test the display of a shared item: the relevant passage, the attached file, and the reason for its recall."""
 
 from __future__ import annotations
 

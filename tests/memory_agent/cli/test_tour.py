@@ -1,4 +1,4 @@
-"""Test the tour on a pseudo terminal, with sessions in a home folder of its own: what it asks, shows and writes."""
+"""Test the tour on a pseudo terminal, with sessions in a separate home folder: its questions, output and files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CTRL_C = "Ctrl-C"
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A home folder with a session of Claude Code and one of Codex, in a path that is short enough for sockets."""
+    """A home folder with a Claude Code session and a Codex session, at a path short enough for sockets."""
     monkeypatch.setenv("MEMORY_AGENT_MODEL_CACHE", str(cache_folder()))
     for name in ("XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "DISPLAY"):
         monkeypatch.delenv(name, raising=False)
@@ -102,7 +102,7 @@ class Tour:
         return self._process.wait(PATIENCE_S)
 
     def close(self) -> None:
-        """End the process, if an assertion failed before its end, and the terminal."""
+        """Close the terminal, and end the process if it still runs after a failed assertion."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -61,7 +61,7 @@ class World:
         return self.publisher.publish(event)
 
     def settled(self) -> dict[str, float]:
-        """Return the triggers' counts once every event has been handled and no cause is pending or running."""
+        """Return the triggers' counts once every event is handled and no reaction is pending or running."""
         with self.client(None) as client:
             client.wait(self.publisher.flush().acked_through, PATIENCE_S)
             return client.status().triggers
@@ -230,7 +230,7 @@ def test_naming_anothers_run_shows_nothing_to_its_conductor_and_takes_nothing(he
         named = {"objective": "Deploy to staging", "run_id": "run-1"}
         publisher.publish({"event_type": "conductor.run.started", "payload": named})
         assert "Mallory" in the_next(of_mallory).text
-        assert conductor.owner(run_id="run-1") is None  # neither her event nor her block made mallory the owner
+        assert conductor.owner(run_id="run-1") is None  # mallory's event and block did not make her the owner
         started = here.tell("conductor.run.started", "system", named, on_behalf_of="alice")
         block = the_next(of_run)
         assert (block.cause_event_id, [one.id for one in block.memories]) == (started, [known.id])

@@ -1,4 +1,4 @@
-"""Test which cell has a user, the file of cells, and the publisher for all cells."""
+"""Test the choice of a user's cell, the cells file, and the publisher for all cells."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def first_daemon(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def daemon_without_runs(tmp_path: Path) -> Iterator[str]:
-    """Answer an unknown method like daemons without runs: with only its name."""
+    """Answer an unknown method with only the method's name, like daemons without runs."""
 
     def answer(data: bytes) -> bytes:
         method = msgspec.msgpack.decode(data)["method"]

@@ -1,4 +1,4 @@
-"""Test that arguments that cannot be sent raise our errors with their names, even without a daemon."""
+"""Test that arguments that cannot be sent raise errors with the argument's name, even without a daemon."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A cluster in one process: real hosts with their own folders on each node, one archive, and `Hosts` above them.
 
-The hosts run in threads. `Node.pause` stops a node from answering the daemon and from renewing its leases, as a frozen
-or unreachable machine does, while its threads continue.
+The hosts run in threads. After `Node.pause`, a node answers no request of the daemon and renews no lease, like a frozen
+or unreachable machine. Its threads continue.
 """
 
 from __future__ import annotations
