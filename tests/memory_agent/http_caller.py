@@ -1,4 +1,4 @@
-"""Callers of the HTTP interface: with a client's methods, or with the bytes of one request."""
+"""HTTP clients: one with the methods of a client of the daemon, one that sends the bytes of a single request."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ else:
 
 @pytest.fixture
 def data_dir(tmp_path: Path, embedder: Embedder) -> Path:
-    """A data folder with two events and two of alice's memories, and an earlier backup with one event and one memory."""
+    """A data folder with two events and two of alice's memories, and an earlier backup with one of each."""
     folder = tmp_path / "data"
     for number, text in enumerate(("The spare key is under the stone", "The spare key was moved to the shed")):
         with Memory.open(user_folder(folder, "alice"), user_id="alice", embedder=embedder) as memory:

@@ -54,7 +54,7 @@ class Node:
         self.renewals = 0
 
     def pause(self) -> None:
-        """Let the node neither answer nor hear the daemon until `go_on`."""
+        """Cut the node off from the daemon until `go_on`: it receives no requests and sends no answers."""
         self.is_paused = True
 
     def go_on(self) -> None:
@@ -65,7 +65,7 @@ class Node:
         """Return the names of the user's files on this node."""
         folder = user_folder(self.folder, user_id)
         names = (path.name for path in folder.iterdir()) if folder.exists() else ()
-        return sorted(name for name in names if name != "placed.json")  # it may mark that the user has left
+        return sorted(name for name in names if name != "placed.json")  # this file may record that the user has left
 
 
 class NodeHost(ThreadHost):
@@ -91,7 +91,7 @@ class NodeHost(ThreadHost):
             super().end()
 
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
-        """As `Host.request`; the reply of a paused node arrives when it goes on, if ever."""
+        """Like `Host.request`, but the reply of a paused node arrives only after `go_on`."""
         reply = await super().request(request, body, timeout_s)
         while self.machine.is_paused:
             if self.is_gone:
@@ -147,7 +147,7 @@ class Machines:
         return host
 
     def cores(self) -> dict[str, int]:
-        """Return the cores of the nodes that are up. Nobody notices that a node is paused."""
+        """Return the cores of the nodes that are up, including paused nodes."""
         return {name: 2 for name, node in self.nodes.items() if name and node.is_up}
 
 
@@ -224,11 +224,11 @@ def objects(folder: Path) -> list[str]:
 
 @contextmanager
 def refusing_archive(folder: Path, *user_ids: str) -> Iterator[None]:
-    """Let the archive of these users refuse all operations inside the context."""
+    """Make the archive of these users refuse all operations within the context."""
     for user_id in user_ids:
         archived = folder / "archive" / "users" / user_id
         archived.rename(folder / f"away-{user_id}")
-        archived.touch()  # a file, in which no folder can be made
+        archived.touch()  # a file, where no folder can be created
     try:
         yield
     finally:
@@ -239,7 +239,7 @@ def refusing_archive(folder: Path, *user_ids: str) -> Iterator[None]:
 
 
 class Held:
-    """Holds calls until `go_on`, for as long as a test needs the caller to wait or to give up."""
+    """Holds a call until `go_on`, while a test checks that its caller waits or gives up."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
@@ -255,7 +255,7 @@ class Held:
         self._goes_on.set()
 
     def end(self) -> None:
-        """Note that the held call has ended."""
+        """Record that the held call has ended."""
         self._ended.set()
 
     async def reached(self) -> None:

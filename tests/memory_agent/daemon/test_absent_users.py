@@ -157,7 +157,7 @@ def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(
         monkeypatch.setattr(f"{module}.log", logger)
     monkeypatch.setattr(structlog, "is_configured", lambda: True)
     absent.recall("the proxy")
-    absent.get([])  # the line is logged after its reply, but before the reply to a later request
+    absent.get([])  # the request is logged after its reply, but before the next reply
     assert [(line["event"], line["user_id"]) for line in lines.entries] == [("recall.answered", "alcie")]
 
 

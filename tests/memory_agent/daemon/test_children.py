@@ -1,4 +1,4 @@
-"""Test child processes: restarted after any failure during startup, ended on request."""
+"""Test that child processes are restarted after any startup failure, and end on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_part_that_cannot_be_started_is_retried(program: Path) -> None:
-    """Regression: if no process could be started, the watch ended, and the part stayed dead without any report."""
+    """Regression: if no process could be started, the watch ended, and the part was never restarted or reported."""
 
     async def go() -> None:
         child = Child("part", "none", ())
@@ -65,7 +65,7 @@ def test_environment_variables_of_this_process_override_those_of_a_part(
 
 
 def test_a_part_stopped_during_its_start_is_not_restarted(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: when another part had failed, this part became ready after its stop, died, and was restarted."""
+    """Regression: after another part failed, this part became ready after its stop, died, and was restarted."""
     started = program.with_name("started")
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ >> {started}\nsleep 0.3\n" + PROGRAM.partition("\n")[2])
 

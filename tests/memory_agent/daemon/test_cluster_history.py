@@ -1,4 +1,4 @@
-"""Test random histories of users on several nodes: no fault loses, doubles or brings back anything."""
+"""Test random histories of users on several nodes: no fault loses, duplicates or restores anything."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Campaign:
             self.history.acknowledge(addition)
 
     async def publish(self, user_id: str) -> None:
-        """Publish an event, which may be found later; at the end it must be."""
+        """Publish an event, which may be found later and must be found at the end."""
         addition = self.history.begin(user_id, self._text(user_id), is_event=True)
         event = {
             "event_type": "chat.user_msg",
@@ -94,7 +94,7 @@ class Campaign:
             node.is_up = True
 
     async def break_archive(self, _: str) -> None:
-        """Make the archive refuse for a moment."""
+        """Make the archive refuse operations for a moment."""
         if self._archive.is_dir():
             self._archive.chmod(0o500)
             aside = self._archive.with_name("unreachable")

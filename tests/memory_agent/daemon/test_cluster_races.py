@@ -1,4 +1,4 @@
-"""Test a cluster in which requests run late, replies are lost, and users move or are erased in between."""
+"""Test a cluster where requests run late, replies are lost, and users are moved or erased meanwhile."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ async def move(hosts: Hosts, user_id: str, node: str) -> None:
 
 
 async def erase(hosts: Hosts, user_id: str, home: Path) -> None:
-    """Erase all that is kept of a user, in the order of an erasure."""
+    """Erase all of a user's data, in the order of a real erasure."""
     async with hosts.kept_home(user_id), hosts.kept_asleep(user_id):
         await hosts.erase_archive(user_id)
         shutil.rmtree(user_folder(home, user_id))
 
 
 def answer_late(host: NodeHost, placement: Placement) -> None:
-    """Let a host run a request that was sent under this placement; it must be refused."""
+    """Run a late request, sent under this placement, on a host; the host must refuse it."""
     with pytest.raises(FencedError):
         decode_reply(host.memories.call("alice", "list", LIST, 1_000.0, placement=placement), MemoryPage)
 
@@ -201,13 +201,13 @@ def test_files_that_a_late_request_opened_are_discarded(tmp_path: Path, embedder
 def test_a_release_that_outlives_its_caller_keeps_what_is_acknowledged(
     tmp_path: Path, embedder: Embedder, held_in: str, owns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`owns`: whether the release already owns the user's files, so that no memory opens meanwhile."""
+    """`owns`: whether the release already owns the user's files, which prevents opening a memory meanwhile."""
 
     async def go() -> None:
         async with cluster(tmp_path, ("one",), embedder) as (hosts, machines, placements):
             placements.move("alice", "")
             placements.move("bob", "")
-            await remember(hosts, "bob", "first")  # in the host that releases files
+            await remember(hosts, "bob", "first")  # in the host that will release files
             await remember(hosts, "alice", "first")
             releasing = machines.nodes[""].hosts[0]
             files = releasing.memories._files
@@ -306,11 +306,11 @@ def test_a_user_who_is_placed_again_right_after_an_erasure_gets_a_later_epoch(
     asyncio.run(go())
 
 
-# Hosts that end, fail or lose files
+# Ending hosts, failures and lost files
 
 
 def restarted(host: NodeHost, machines: Machines, embedder: Embedder) -> MemoryHost:
-    """Return the memories of the process that follows a killed one."""
+    """Return the memories of the process that replaces a killed process."""
     for memory in host.memories._memories.values():
         memory.abandon()
     folder = host.machine.folder
@@ -319,7 +319,7 @@ def restarted(host: NodeHost, machines: Machines, embedder: Embedder) -> MemoryH
 
 
 def failed(host: NodeHost, machines: Machines, embedder: Embedder) -> MemoryHost:
-    """Return the memories after a storage error, which closed alice's."""
+    """Return the memories after a storage error that closed alice's memory."""
     host.memories._fault("alice", host.memories._memories["alice"], StoreError("users/alice: Input/output error"))
     return host.memories
 
@@ -435,12 +435,12 @@ def test_an_event_that_kills_hosts_on_other_nodes_is_quarantined(
             await asyncio.to_thread(publish, broker, "alice", range(1))
             await dispatcher.wait({"alice": 1}, 60.0)
             assert len(await journal.quarantined(0, 10)) == 1
-            assert len(set(deaths)) > 1  # one loss may have been its machine's
+            assert len(set(deaths)) > 1  # a single loss could be a failure of the machine
 
     asyncio.run(go())
 
 
-# Moves, erasures and upkeep that meet
+# Concurrent moves, erasures and upkeep
 
 
 def test_a_user_is_at_home_inside_kept_home_although_it_was_waking_elsewhere(
@@ -463,7 +463,7 @@ def test_a_user_is_at_home_inside_kept_home_although_it_was_waking_elsewhere(
             waking = asyncio.create_task(contents(hosts, "alice"))
             await held.reached()
             pinning = asyncio.create_task(pinned_contents(hosts, machines))
-            await asyncio.sleep(0)  # it waits for the user's lock
+            await asyncio.sleep(0)  # the new task waits for the user's lock
             held.go_on()
             assert await pinning == ["first", "second"]
             await waking
@@ -480,7 +480,7 @@ async def pinned_contents(hosts: Hosts, machines: Machines) -> list[str]:
 
 
 class Erasing:
-    """Keeps each user asleep whose host was lost, as an erasure or a drain at that moment would."""
+    """Keeps each user asleep once the user's host is lost, like an erasure or a drain at that moment."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.tasks: list[asyncio.Task[None]] = []

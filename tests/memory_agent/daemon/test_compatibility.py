@@ -1,6 +1,6 @@
-"""Test the compatibility of machines, and that their messages change only with the protocol's number.
+"""Test the compatibility of machines, and that changed messages require a new protocol number.
 
-A structure that changed without a new number would allow incompatible machines to join.
+If a structure changed without a new number, incompatible machines could join.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from memory_agent.version import VERSION
 from relay import EncryptionSettings, Event
 
 DIGESTS = {1: "a9c2f9c3dbfa849a"}
-"""The digest of all structures, by `HOST_PROTOCOL`. Only the digest of a number that was never released may change."""
+"""The digest of all structures, by `HOST_PROTOCOL`. A digest may change only if its number was never released."""
 STORED = (
     codec.StoreState,
     codec.Usage,
@@ -54,12 +54,12 @@ STORED = (
     pattern_store._StoredPatterns,
     shared_use.Outbox,
 )
-"""Values in records that a host reads and writes again. A version with fewer fields would drop the others."""
+"""Values in records that a host reads and writes again. A version with fewer fields would drop the rest."""
 MODEL = "minilm|1"
 
 
 def structures() -> dict[str, Any]:
-    """Return a description of everything that passes between a daemon and hosts of another version."""
+    """Return a description of all messages between a daemon and hosts of another version."""
     types: list[Any] = [
         HostRequest,
         IngestBatch,
@@ -89,7 +89,7 @@ def _without_texts(schema: Any) -> Any:
 
 def test_message_structures_change_only_with_the_protocol_number() -> None:
     found = sha256(json.dumps(structures(), sort_keys=True).encode()).hexdigest()[:16]
-    advice = f"the structures changed: raise HOST_PROTOCOL, and note the digest {found} for the new number"
+    advice = f"the structures changed: raise HOST_PROTOCOL, and add the digest {found} for the new number"
     assert {**DIGESTS, HOST_PROTOCOL: found} == DIGESTS, advice
     assert max(DIGESTS) == HOST_PROTOCOL
 

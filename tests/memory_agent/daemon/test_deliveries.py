@@ -1,4 +1,4 @@
-"""Test that a crash of the process counts for the events that it was ingesting, and for no others."""
+"""Test that a crash of the process is counted only for the events that were being ingested."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _never_left: list[object] = []
 
 
 def crash(folder: Path, user_id: str, seqs: Sequence[int]) -> None:
-    """Leave a delivery as a killed process does."""
+    """Leave a delivery unfinished, like a killed process."""
     delivery = Deliveries(folder, MOST).of(user_id, seqs)
     delivery.__enter__()
-    _never_left.append(delivery)  # otherwise garbage collection would leave the context
+    _never_left.append(delivery)  # otherwise garbage collection would exit the context
 
 
 def refused(deliveries: Deliveries, user_id: str, seqs: Sequence[int]) -> bool:

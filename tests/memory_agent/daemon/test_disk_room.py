@@ -100,7 +100,7 @@ def test_users_leave_a_node_with_a_full_disk_without_losses_until_it_has_room(
 
 @contextmanager
 def largest_file(size_bytes: int) -> Iterator[None]:
-    """Let this process write no larger files, as a quota would."""
+    """Prevent this process from writing larger files, like a quota."""
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, usual[1]))
     try:
@@ -117,7 +117,7 @@ def test_a_node_is_full_as_long_as_writes_fail_in_one_of_its_hosts(tmp_path: Pat
                 await remember(hosts, user_id, "staging needs the VPN")
             machine = machines.nodes["one"]
             with largest_file(StoreSettings().reserve_bytes):
-                machine.hosts[-1].memories._room.suspect()  # as if a write of bob had failed
+                machine.hosts[-1].memories._room.suspect()  # as if bob's write had failed
                 await until(lambda: hosts.full_nodes() == {"one"})
                 before = machine.renewals
                 await until(lambda: machine.renewals > before + 6)
@@ -140,7 +140,7 @@ def test_closing_ends_the_moves_away_from_a_node(tmp_path: Path, embedder: Embed
                 hosts._leave_full("one")
             else:
                 leaving = asyncio.create_task(hosts.drain("one"))  # as `memory-agent leave` does
-            await until(lambda: "alice" in hosts._user_locks)  # which waits for the request
+            await until(lambda: "alice" in hosts._user_locks)  # the move waits for the request
             async with asyncio.timeout(30):
                 await hosts.close()
                 await until(lambda: not hosts._leaving if is_full else leaving.cancelled())

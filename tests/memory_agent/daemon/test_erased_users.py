@@ -1,4 +1,4 @@
-"""Test erasing a whole user through the daemon: from every file, and after a kill at any step."""
+"""Test that a daemon erases a whole user from every file, even if it is killed at any step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unreadable(run_id: str) -> bytes:
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A data folder of bob and alice, who has a session, runs, a pending event and a quarantined event."""
+    """A data folder of bob and alice. Alice has a session, runs, a pending event and a quarantined event."""
     with tempfile.TemporaryDirectory(prefix="user-") as name:
         data_dir = Path(name)
         now = datetime.now(UTC)

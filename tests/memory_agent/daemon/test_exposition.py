@@ -1,4 +1,4 @@
-"""Test the daemon's figures: who may read them, what they name, and that their number does not grow with users."""
+"""Test the daemon's figures: access, names, and a number that does not grow with the number of users."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_fault_is_recognised_by_its_first_bytes(result: object) -> None:
 
 
 class Reporting:
-    """A host whose upkeep returns the next figures."""
+    """A host whose upkeep returns the next of the given figures."""
 
     node, restarts, is_gone = "", 0, False
 

@@ -1,4 +1,4 @@
-"""Test folders that a cluster left, opened without it: users on other nodes are fetched home first."""
+"""Test opening a former cluster's folder without the cluster: users on other nodes are fetched home first."""
 
 from __future__ import annotations
 

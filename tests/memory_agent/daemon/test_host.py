@@ -59,7 +59,7 @@ def ingest(host: MemoryHost, user_id: str) -> IngestReport:
 
 
 def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) -> None:
-    """Regression: a late error closed the reopened store, and a store that was reopened too early was still locked."""
+    """Regression: a late error closed the reopened store, and a store reopened too early was still locked."""
     remember(host)
     failures: list[str] = []
     stop = threading.Event()
@@ -82,7 +82,7 @@ def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) 
         for one in asking:
             one.result()
     assert all("closed" in failure for failure in failures)
-    assert len(failures) <= 10 * 4  # each thread fails at most once per failure of the store
+    assert len(failures) <= 10 * 4  # at most one failure per thread and failure of the store
 
 
 def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: MemoryHost) -> None:
@@ -97,7 +97,7 @@ def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: M
 
 
 def test_a_folder_without_permission_is_a_retryable_error(host: MemoryHost, tmp_path: Path) -> None:
-    """Regression: the OSError was reported by Ray as a dead host, so that the lane quarantined the events."""
+    """Regression: Ray reported the OSError as a dead host, and the lane quarantined the events."""
     folder = user_folder(tmp_path, "carl")
     folder.parent.mkdir(parents=True)
     folder.write_text("in the way")
@@ -153,7 +153,7 @@ def test_runs_of_other_users_expire_when_one_memory_fails(host: MemoryHost) -> N
 
 
 def test_a_call_to_an_old_address_wakes_no_user(host: MemoryHost) -> None:
-    """The user may have moved to another host, and opening its store here would give answers from a stale index."""
+    """The user may have moved to another host, and the store's index here may be stale."""
     params = encode(NoParams())
     with pytest.raises(HostDiedError):
         decode_reply(host.call_awake("alice", "stats", params, 5_000.0), MemoryStats)

@@ -29,7 +29,7 @@ USERS = [f"user-{number}" for number in range(5_000)]
 
 
 class Host:
-    """A host that answers until it is ended, except for stuck users."""
+    """A host that answers all requests until its end, except those of stuck users."""
 
     can_be_killed = True
     node = ""
@@ -95,7 +95,7 @@ async def ask(hosts: Hosts, user_id: str, deadline_ms: float = 60_000.0) -> byte
 def test_nothing_is_kept_for_users_that_sleep() -> None:
     async def go() -> None:
         hosts = hosts_of(Processes(), idle_sleep_s=1e-9)
-        users = USERS[:1_500]  # more than may be awake
+        users = USERS[:1_500]  # more than the maximum of awake users
         replies = await asyncio.gather(*(ask(hosts, user_id) for user_id in users))
         assert replies == [user_id.encode() for user_id in users]
         await asyncio.gather(hosts.sleep_idle(), *(ask(hosts, user_id) for user_id in users))

@@ -1,4 +1,4 @@
-"""Test when an idle daemon ends, with a clock of the test, and that no local call is lost to it."""
+"""Test when an idle daemon ends, on a simulated clock, and that no local call is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDLE_S = 60.0
 
 
 class Daemon:
-    """Ends after a minute by a clock that advances by a second with each look; `looks` has what it sees."""
+    """Ends after an idle minute. Each observation advances the clock by a second and returns the next of `looks`."""
 
     def __init__(self, layout: Layout, *looks: Activity) -> None:
         self._layout = layout
@@ -40,7 +40,7 @@ class Daemon:
         return self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
 
     def ended_after_s(self, monkeypatch: pytest.MonkeyPatch) -> float:
-        """Return the time of its end."""
+        """Return the time at which the daemon ended."""
         monkeypatch.setattr(idle_end, "_LONGEST_LOOK_S", 0.0)
         monkeypatch.setattr(idle_end, "_SETTLE_S", 0.0)
 
@@ -70,13 +70,13 @@ def test_an_idle_daemon_ends_after_the_idle_time(layout: Layout, monkeypatch: py
 def test_work_and_requests_delay_the_end(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = [Activity(True, 7)] * 200
     assert Daemon(layout, *busy, IDLE).ended_after_s(monkeypatch) == pytest.approx(200 + IDLE_S, abs=3)
-    asked = [Activity(False, number) for number in range(200)]  # short requests, between the looks
+    asked = [Activity(False, number) for number in range(200)]  # short requests, each between two observations
     assert Daemon(layout, *asked, IDLE).ended_after_s(monkeypatch) == pytest.approx(200 + IDLE_S, abs=3)
 
 
 def test_a_request_during_the_decision_prevents_the_end(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     for late in (Activity(True, 7), Activity(False, 8)):
-        looks = [*[IDLE] * 60, late, late._replace(is_busy=False)]  # the last look finds it
+        looks = [*[IDLE] * 60, late, late._replace(is_busy=False)]  # found by the last observation
         assert Daemon(layout, *looks).ended_after_s(monkeypatch) > 2 * IDLE_S - 3
 
 
@@ -96,7 +96,7 @@ def test_no_daemon_ends_during_a_local_call(layout: Layout, monkeypatch: pytest.
 
 @contextmanager
 def ending(layout: Layout) -> Iterator[None]:
-    """Hold the folder, and the lock of local calls, as a daemon that is ending."""
+    """Hold the folder and the lock of local calls, like a daemon that is about to end."""
     with calls_lock(layout) as calls, layout.hold():
         layout.http.write_text("http://127.0.0.1:1\n")
         fcntl.flock(calls, fcntl.LOCK_EX)

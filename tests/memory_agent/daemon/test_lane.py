@@ -38,7 +38,7 @@ _HICCUPS = {
 
 
 class World(AtHome):
-    """A journal and a memory with faults that depend on the number of the event."""
+    """A journal and a memory whose faults depend on the event's number."""
 
     def __init__(self, journal: Sequence[int], *, rejects: set[int] = frozenset(), crashes: set[int] = frozenset(),
                  poisons: set[int] = frozenset(), hiccups: Sequence[str] = (),
@@ -268,7 +268,7 @@ def test_a_late_event_missing_from_the_journal_is_skipped() -> None:
 
 
 def test_waiting_events_are_read_again_after_an_erasure() -> None:
-    """The erased numbers are unknown, because the erasure was repeated and found nothing the second time."""
+    """The erased numbers are unknown, because the erasure was repeated and its second run found nothing."""
 
     class Busy(World):
         under_way, goes_on = asyncio.Event(), asyncio.Event()
@@ -356,7 +356,7 @@ def test_without_its_key_a_lane_drops_old_events_and_quarantines_new_ones() -> N
 
 
 class Away(World):
-    """The memory is on another node, whose archive answers when `archived` is set."""
+    """A memory on another node. Its archive answers once `archived` is set."""
 
     def __init__(self) -> None:
         super().__init__(range(1, 3))
@@ -378,7 +378,7 @@ def test_an_archive_that_answers_after_the_user_moved_saves_no_event_of_the_next
         await handled(world, 1)
         saving = asyncio.create_task(lane.save())
         await world.is_archiving.wait()
-        lane.saved()  # the user sleeps, and wakes on another node
+        lane.saved()  # the user falls asleep, and wakes on another node
         lane.offer(Pending(2, EVENT))
         await handled(world, 2)
         world.archived.set()

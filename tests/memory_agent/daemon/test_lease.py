@@ -1,4 +1,4 @@
-"""Test leases with clocks that the tests advance: a host never works after the daemon has declared its lease over."""
+"""Test leases with clocks that the tests advance: a host never works after the daemon considers the lease expired."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEASE_S = 6.0
 class Clock:
     """The daemon's clock, for `time` and `asyncio` in `lease`. Sleeping advances it.
 
-    `stopped_s`: for how long the daemon is stopped during its next pause.
+    `stopped_s`: seconds for which the daemon is stopped during its next pause.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ def always() -> bool:
 def kept(
     clock: Clock, renew: Renew, is_gone: Callable[[], bool] = never, may_start: Callable[[], bool] = always
 ) -> float:
-    """Keep a lease on the daemon's `clock` until its end; return how long it lasted."""
+    """Keep a lease by the daemon's `clock` until the lease ends; return its duration."""
     began_s = clock.now_s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease_module, "time", clock)
@@ -90,7 +90,7 @@ def test_a_renewal_that_arrives_late_does_not_shorten_a_lease() -> None:
 def test_a_time_written_before_a_restart_grants_no_lease() -> None:
     clock = Clock()
     written_s = Lease(clock.monotonic).renew(0.0, LEASE_S)
-    clock.now_s = 20.0  # monotonic clocks begin again when a machine does
+    clock.now_s = 20.0  # a monotonic clock restarts with its machine
     restarted = Lease(clock.monotonic)
     restarted.renew(written_s, LEASE_S)
     assert not restarted.is_valid
@@ -99,9 +99,9 @@ def test_a_time_written_before_a_restart_grants_no_lease() -> None:
 class Host:
     """A host behind a network with delays and losses. Its clock starts elsewhere and runs at another speed.
 
-    `exchanges` are pairs of the delays of requests and replies in seconds, or None for those that are lost. After the
-    last one, requests still arrive if `still_hears`, but no reply does. The daemon notices a loss by its timeout or,
-    with `fails_fast`, at once.
+    `exchanges` are pairs of delays in seconds, of a request and its reply; None is a lost message. After the last pair,
+    requests still arrive if `still_hears`, but replies do not. The daemon detects a loss by its timeout or, with
+    `fails_fast`, immediately.
     """
 
     def __init__(self, clock: Clock, exchanges: list[tuple[float | None, float | None]], speed: float) -> None:
@@ -176,7 +176,7 @@ def test_a_host_keeps_its_lease_after_the_daemon_itself_was_stopped(during: str)
         nonlocal renewals
         renewals += 1
         if renewals == 3 and during == "renewal":
-            host.clock.now_s += 3 * LEASE_S  # its reply is read too late
+            host.clock.now_s += 3 * LEASE_S  # the daemon reads the reply too late
             raise DeadlineExceededError("host-1")
         host.clock.stopped_s = 3 * LEASE_S if renewals == 3 else 0.0
         now_s = await host.renew(written_s, lease_s, timeout_s)

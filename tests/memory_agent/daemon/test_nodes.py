@@ -1,4 +1,4 @@
-"""Test which machines may join, who is up, and how they leave, with a supervisor whose Ray is a dictionary."""
+"""Test which machines may join, which are up, and how machines leave; a dictionary replaces Ray."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FakeRay:
 
 
 class Cluster:
-    """`Nodes`, with what they did."""
+    """`Nodes` on a fake Ray, with a record of drained machines."""
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         self.ray = FakeRay()
@@ -131,7 +131,7 @@ def test_a_machine_is_up_once_ray_has_seen_it() -> None:
     [(100.0, ""), (94.9, "+5.1 s"), (115.1, "-5.1 s"), (95.1, ""), (114.9, ""), (3_700.0, "-3590.0 s")],
 )
 def test_a_clock_is_wrong_only_if_no_delay_explains_it(daemon_s: float, off: str) -> None:
-    """The machine asked at 100 s and was answered at 110 s of its own clock."""
+    """By its own clock, the machine sent the request at 100 s and received the answer at 110 s."""
     grant = replace(GRANT, now_s=daemon_s, clock_tolerance_s=5.0)
     with pytest.raises(NodeMismatchError, match=re.escape(off)) if off else nullcontext():
         require_same_clock(grant, 100.0, 110.0)
@@ -168,7 +168,7 @@ def test_a_machine_of_the_former_protocol_joins_again_once_it_is_upgraded() -> N
         cluster = Cluster()
         with pytest.raises(NodeMismatchError) as refused:  # the daemon was upgraded and forgot the machine
             await cluster.join(in_common={**in_common(), "protocol": 0}, again=True)
-        assert not refused.value.retryable  # the machine's process ends, and its supervisor starts another version
+        assert not refused.value.retryable  # the machine's process ends, and the supervisor starts another version
         await cluster.join()
         cluster.ray.alive["w-1"] = frozenset({"id-1"})
         await cluster.see(lambda: cluster.nodes.up() == {"w-1": 4})
@@ -264,7 +264,7 @@ def test_a_machine_that_ray_declares_dead_is_forgotten_until_it_joins_again() ->
 def test_the_end_of_a_machines_former_ray_is_not_the_end_of_the_machine() -> None:
     async def go() -> None:
         cluster = Cluster()
-        cluster.ray.alive["w-1"] = frozenset({"id-1"})  # dead, but Ray does not know it yet
+        cluster.ray.alive["w-1"] = frozenset({"id-1"})  # dead, but still listed by Ray
         await cluster.join(again=True)
         await cluster.see(lambda: True)
         assert cluster.nodes.up() == {}
@@ -302,7 +302,7 @@ def test_a_machine_without_the_daemons_keys_may_not_join(tmp_path: Path) -> None
         require_ring(replace(grant, keys_folder=str(other)), machine)
     key = open_user_key(EncryptionSettings(keys_folder=str(other)), machine, "alice")
     assert key is not None
-    with pytest.raises(EncryptionKeyMissingError):  # no key of its own is made up
+    with pytest.raises(EncryptionKeyMissingError):  # the machine does not create its own key
         key.cipher("records", create=True)
     require_ring(GRANT, machine)
     assert not ring_file(machine).exists()

@@ -1,4 +1,4 @@
-"""Test which runs are in progress, from events and requests."""
+"""Test how runs in progress are derived from events and requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_interrupted_run_does_not_count_for_ever() -> None:
     clock = Clock()
     runs = runs_at(clock)
     runs.notice("ann", entry("session.run.started", "r-1", "s-1"))
-    runs.notice("ann", entry("session.run.started", "r-2", "s-1"))  # the client reports no end of r-1
+    runs.notice("ann", entry("session.run.started", "r-2", "s-1"))  # the client never reports the end of r-1
     assert len(runs) == 1
     runs.notice("ann", entry("session.run.completed", "r-2", "s-1"))
     assert len(runs) == 0
@@ -76,7 +76,7 @@ def test_a_run_of_an_imported_session_is_not_in_progress() -> None:
 
 
 def test_interrupted_runs_are_dropped_without_being_counted() -> None:
-    """Only a daemon that may end as idle counts them."""
+    """Only a daemon that may end when idle counts the runs."""
     clock = Clock()
     runs = runs_at(clock)
     for number in range(48):

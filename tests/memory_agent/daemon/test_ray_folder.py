@@ -1,4 +1,4 @@
-"""Test Ray's temporary folder: private, and removed after its daemon was killed."""
+"""Test that Ray's temporary folder is private, and is removed after its daemon is killed."""
 
 from __future__ import annotations
 

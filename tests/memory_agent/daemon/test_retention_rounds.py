@@ -58,7 +58,7 @@ def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
 
 @pytest.fixture
 def data_dir(embedder: Embedder) -> Iterator[Path]:
-    """Create three sleeping users: alice with old and new progress, bob with new progress, carol never scanned."""
+    """Create three sleeping users: alice has old and new progress, bob has new progress, carol was never scanned."""
     with tempfile.TemporaryDirectory(prefix="aged-") as name:
         data_dir = Path(name)
         events = [
@@ -125,7 +125,7 @@ def test_an_unreadable_user_does_not_end_the_round(data_dir: Path, embedder: Emb
 
 
 def test_the_store_of_shared_items_is_never_visited(data_dir: Path, embedder: Embedder) -> None:
-    """A visit would put the store to sleep, and users' hosts connect to it without waking it."""
+    """A visit would put the store to sleep, but users' hosts connect to the store without waking it."""
     for kind, user_id in ((Knowledge, SHARED_USER), (Memory, "zoe")):
         with kind.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
             memory.remember("harmless")

@@ -146,7 +146,7 @@ def test_nothing_is_acknowledged_that_the_archive_refuses(tmp_path: Path, embedd
             with pytest.raises(ArchiveUnavailableError):
                 await remember(hosts, "alice", "staging is reset on Mondays")
             await hosts.sleep("alice")
-            assert hosts.is_away("alice")  # it stays awake, because its changes are only on that node
+            assert hosts.is_away("alice")  # alice stays awake, because her changes are only on that node
             archive.unlink()
             (tmp_path / "away").rename(archive)
             await hosts.sleep("alice")
@@ -188,7 +188,7 @@ def test_users_return_to_a_node_whose_unneeded_host_was_ended(
             epochs = [placements.of(user_id).epoch for user_id in users]
             await asyncio.gather(*(hosts.sleep(user_id) for user_id in users))
             async with asyncio.timeout(60):
-                while len(hosts._pool._leases) == len(users):  # the hosts beyond the spare ones are ended
+                while len(hosts._pool._leases) == len(users):  # until all but the spare hosts have ended
                     await asyncio.sleep(0.01)
             for user_id in users:
                 assert await contents(hosts, user_id) == ["staging needs the VPN"]
@@ -211,7 +211,7 @@ def test_a_host_without_a_lease_gives_no_answer(tmp_path: Path, embedder: Embedd
             params = encode_fields(BY_NAME["remember"].call({"text": "written by the former owner"}).params)
             answer = partial(host.memories.call, "alice", "remember", params, 1_000.0, placement=placement)
             assert host.memories.leased(answer) == NOT_DONE
-            answer()  # as if it had been frozen between the check of its lease and the write
+            answer()  # as if the host were frozen between the lease check and the write
             assert await contents(hosts, "alice") == ["staging needs the VPN"]
             async with hosts.kept_asleep("alice"):
                 await hosts._move("alice", "two" if hosts.is_away("alice") else "")

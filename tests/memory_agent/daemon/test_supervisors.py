@@ -1,4 +1,4 @@
-"""Test both supervisors under one contract: hosts that wake, sleep and end; then what holds only with Ray."""
+"""Test one contract for both supervisors (hosts wake, sleep and end), then properties that hold only with Ray."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_failed_relay_is_started_again(supervised: Supervised) -> None:
 def test_a_memory_that_does_not_close_in_time_keeps_its_host_and_answers_later(
     supervised: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: a new host in the same process was refused the store, which the former host had not closed."""
+    """Regression: a new host in the same process could not open the store, which the former host had not closed."""
     monkeypatch.setattr(hosts_module, "_SLEEP_TIMEOUT_S", 0.05)
 
     async def go() -> None:
@@ -251,7 +251,7 @@ def test_ray_listens_on_loopback_alone(supervised: Supervised) -> None:
 
 
 async def _listening_beside_a_user(supervised: Supervised) -> set[tuple[str, str]]:
-    """Return (process, address) for everything that listens while a user is awake: this test and Ray."""
+    """Return (process, address) of each listening socket of this test and Ray while a user is awake."""
     hosts = supervised.hosts()
     await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
@@ -290,7 +290,7 @@ def test_a_request_while_the_user_falls_asleep_is_answered(supervised: Supervise
             sleeping = asyncio.create_task(hosts.sleep_idle())
             for _ in range(turn):
                 await asyncio.sleep(0)
-            reply = await hosts.call("dora", "rebuild", encode(NoParams()), 60_000.0)  # a verb that is never retried
+            reply = await hosts.call("dora", "rebuild", encode(NoParams()), 60_000.0)  # this verb is never retried
             assert decode_reply(reply, int) == 0
             await sleeping
         await hosts.close()
@@ -352,7 +352,7 @@ def _own_bytes(process: psutil.Process) -> int:
 
 @with_ray
 def test_a_run_begins_once_even_if_its_host_is_killed(supervised: Supervised) -> None:
-    """The second caller does not notice the death: the request has an event id, so it may be repeated."""
+    """The second caller notices nothing, because a request with an event id may be repeated."""
     too_short_to_embed = "Fix"
     params = encode(RunBeginParams(objective=too_short_to_embed, event_id="begin-1"))
 

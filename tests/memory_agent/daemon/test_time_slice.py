@@ -1,4 +1,4 @@
-"""Test that short slices are requested, and passed on to threads, without other effects."""
+"""Test that short time slices are requested and inherited by threads, without other effects."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_document_that_changes_every_second_causes_one_recall_per_pause() -> N
         queue.offer(cause("alice", second, second + 5.0, document="d"), float(second))
         taken += [(second, seq) for _, seq in drained(queue, float(second))]
     assert taken == [(0, 0), (10, 10), (20, 20), (30, 30), (40, 40), (50, 50)]
-    assert queue.counts == {"debounced": 53}  # 6 of 60 causes were recalled, and the last one waits
+    assert queue.counts == {"debounced": 53}  # 6 of 60 causes were recalled, and the last cause waits
     assert queue.next_due_s() == 60.0
 
 

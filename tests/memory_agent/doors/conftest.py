@@ -1,4 +1,4 @@
-"""A caller of the test module's HTTP interface."""
+"""A client for the test module's HTTP interface."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PEERS = Path(os.environ.get("MCP_PEERS", ROOT / ".venv" / "peers"))
 
 
 def peer(name: str) -> list[str]:
-    """Return the command of a peer; skip the test if npm refused it or, outside CI, if it is not installed."""
+    """Return the command of a peer; skip the test if npm refused the peer, or if it is missing outside CI."""
     program, script = node(), PEERS / "node_modules" / ".bin" / name
     if program is None or not script.exists():
         missing(PEERS, name, "peers")

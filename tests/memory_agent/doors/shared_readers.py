@@ -1,4 +1,4 @@
-"""Reads shared items through each interface, by every path to an item."""
+"""Reads shared items through each interface, by every available path."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ByTools:
 
 
 class ByCommands:
-    """Reads through the command line, with a key through a daemon, or directly on the files."""
+    """Reads through the command line, either from a daemon with a key or directly from the files."""
 
     def __init__(self, token: str, *where: str) -> None:
         self._token = token

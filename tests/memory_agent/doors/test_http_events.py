@@ -1,4 +1,4 @@
-"""Test that events over HTTP are admitted, masked and journaled as from a publisher, each with a receipt."""
+"""Test that events over HTTP are admitted, masked and journaled like a publisher's events, each with a receipt."""
 
 from __future__ import annotations
 

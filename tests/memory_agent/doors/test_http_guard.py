@@ -129,7 +129,7 @@ def test_a_server_takes_its_former_port_if_it_is_free(tmp_path: Path) -> None:
         return HttpDoor(HttpSettings(), place, layout)
 
     first = bound()
-    second = bound()  # the port of the first is in use
+    second = bound()  # the first server's port is in use
     assert second.url != first.url
     first.close()
     second.close()

@@ -71,7 +71,7 @@ def test_events_of_other_users_wake_no_stream(broker: Broker) -> None:
 
 
 def test_a_stream_behind_the_watch_reads_again_at_once(broker: Broker) -> None:
-    """The entry arrived after the stream's last read, and the watch read it while no stream waited for this user."""
+    """The entry arrived after the stream's last read; the watch read the entry while no stream of this user waited."""
 
     async def scenario() -> None:
         async with watching(broker) as watch:

@@ -1,4 +1,4 @@
-"""Test the page's static files: headers, revalidation, paths, vendored files, and what a wheel contains."""
+"""Test the page's static files: headers, revalidation, paths, vendored files, and the content of a wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test requests over HTTP as bytes: refusals, and slow, oversized and foreign clients."""
+"""Test HTTP requests as bytes: refusals, slow and foreign clients, and oversized requests."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_body_that_is_not_an_object_is_refused(caller: HttpCaller, body: bytes
 def test_another_media_type_is_refused(caller: HttpCaller) -> None:
     for media_type in ("text/plain", "application/x-www-form-urlencoded", ""):
         refused(caller.post("recall", {"query": "x"}, Content_Type=media_type), 415, "protocol")
-    assert caller.post("stats", Content_Type="text/plain").status == 200  # without a body, the type does not matter
+    assert caller.post("stats", Content_Type="text/plain").status == 200  # no body, so the content type is ignored
 
 
 @pytest.mark.parametrize("verb", [*INNER, "no_such_verb", "recall/more", "", "runs.begin"])
@@ -395,7 +395,7 @@ def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
     for raw in waiting:
         raw._token = tokens[0]
         raw.send(raw.head("remember", f"Content-Length: {BODY_BYTES}") + b'{"text": "' + b"word " * 18_000)
-    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # there was room for the body
+    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # not refused for lack of room
     answers = [raw.read_to_end()[:13] for raw in waiting]
     assert b"HTTP/1.1 408 " in answers
     assert set(answers) <= {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
@@ -418,7 +418,7 @@ def test_unread_responses_are_limited_per_user() -> None:
             raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 40)
             while (answer := callers[0].post("list", {"limit": 40})).status == 200:
-                pass  # until a response does not fit into the buffers of the connection
+                pass  # until a response no longer fits into the connection's buffers
             refused(answer, 503, "unavailable")
             assert callers[0].post("list", {"limit": 1}).status == 200
             assert callers[1].post("list", {"limit": 40}).status == 200

@@ -1,4 +1,4 @@
-"""Test the OpenAPI description, including with a fuzzer (schemathesis) that sends requests derived from it."""
+"""Test the OpenAPI description, also with a fuzzer (schemathesis) that derives requests from the description."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_ticket_signs_in_once(served: Served) -> None:
 
 
 def test_a_ticket_is_given_for_a_bearer_token_alone(served: Served, browser: Browser) -> None:
-    unauthorized(browser.send("POST", "/page/ticket"))  # else a session could prolong itself
+    unauthorized(browser.send("POST", "/page/ticket"))  # otherwise a session could prolong itself
     unauthorized(sent(served.http, "POST", "/page/ticket", Authorization="Bearer wrong"))
 
 
@@ -173,7 +173,7 @@ def test_a_session_is_refused_to_other_origins_and_through_other_host_names(serv
     for method in ("POST", "DELETE"):
         body = msgspec.json.encode({"token": served.token})
         assert browser.send(method, "/page/session", body, Sec_Fetch_Site="cross-site").status == 403
-    assert browser.stats(Host=own).status == 200  # none of these ended it
+    assert browser.stats(Host=own).status == 200  # none of these requests ended the session
 
 
 def test_a_revoked_key_ends_its_sessions_and_tickets(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""Test streams over HTTP: ordered blocks and events, resumable by clients, and independent of slow readers."""
+"""Test streams over HTTP: blocks and events in order, resuming by clients, and independence from slow readers."""
 
 from __future__ import annotations
 

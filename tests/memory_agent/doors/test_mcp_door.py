@@ -105,7 +105,7 @@ async def official_client(served: Served, query: str) -> AsyncIterator[Any]:
 
 
 def with_client(served: Served, query: str, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
-    pytest.importorskip("mcp")  # here, because each process of a test run imports this file
+    pytest.importorskip("mcp")  # not at the top, because each process of a test run imports this file
 
     async def run() -> T:
         async with official_client(served, query) as session:

@@ -171,7 +171,7 @@ def test_each_set_of_tools_is_short() -> None:
         "standard": [
             *("recall", "remember", "get", "feedback", "forget", "timeline", "search_shared"),
             *("get_shared", "rate_shared"),
-        ],  # no tool publishes, because a recalled text could request it
+        ],  # no tool publishes, because a recalled text could ask a model to publish
         "classic": ["search_memory", "extract_memory", "vector_memory_search", "vector_memory_write"],
     }
     assert all(len(json.dumps(tools)) < 6_200 for tools in catalogue()["tools"].values())

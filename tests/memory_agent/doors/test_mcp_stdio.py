@@ -82,7 +82,7 @@ def bridged(find: Callable[[float], Door], *messages: object, tools: Any = "stan
 
 @contextmanager
 def door_that(behaves: Callable[[socket.socket], None]) -> Iterator[Door]:
-    """Serve an address, and handle the first connection with `behaves`."""
+    """Listen at an address, and handle the first connection with `behaves`."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -147,7 +147,7 @@ def test_the_options_are_the_context_of_each_call(served: Served) -> None:
         str(served.data_dir),
     )
     refused, _ = answers(line(written), *options)
-    assert failure(refused[1])["code"] == "invalid_input"  # the name is invalid, and no other user was used instead
+    assert failure(refused[1])["code"] == "invalid_input"  # the invalid name is refused, not replaced by another user
     found, _ = answers(line(written), *options[:3], "of-options", *options[4:])
     id = found[1]["result"]["structuredContent"]["id"]
     record = served.host._memories["of-options"].get([id])[0]
@@ -376,7 +376,7 @@ def test_an_invalid_address_or_token_is_not_retried(door: Door) -> None:
 
 @pytest.mark.parametrize("tools", ["standard", "classic"])
 def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, tools: str) -> None:
-    """A model repeats a failed call, although it may have been executed."""
+    """A model repeats a failed call, although the call may have been executed."""
     name, text = ("remember", "text") if tools == "standard" else ("vector_memory_write", "content")
 
     def remember(id: int) -> bytes:
@@ -503,7 +503,7 @@ def test_one_of_two_sessions_starts_a_daemon(tmp_path: Path, monkeypatch: pytest
     assert len(said) == 1
     go.touch()
     first._process.wait(PATIENCE_S)
-    second.start()  # the session whose daemon failed is idle, and does not block the other one
+    second.start()  # the session whose daemon failed is idle, and does not block the other session
     assert len(said) == 2
     second._process.wait(PATIENCE_S)
     for local in (first, second):

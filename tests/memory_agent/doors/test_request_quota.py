@@ -1,4 +1,4 @@
-"""Test that users share the request slots: a flood fills only its user's share, regardless of the number of keys."""
+"""Test that users share the request slots: a flood fills only the share of its user, whatever the number of keys."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_running_requests_are_bounded_in_bytes(embedder: Embedder) -> None:
 
 
 async def crowd(served: Served) -> None:
-    """Check that two of three large requests fit, and that a small one fits beside them."""
+    """Check that two of three large requests fit, and that a small request fits beside them."""
     local = served.token
     through = {f"user-{number:040}": NEVER for number in range(8_000)}  # 440 KB
     large = request(local, "wait", {"through": through}, 1e12)

@@ -1,4 +1,4 @@
-"""Test who may see, change and unpublish shared items, by the caller's key, through each interface."""
+"""Test which callers may see, change and unpublish shared items with their keys, through each interface."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def key_of(data_dir: Path, user_id: str, name: str) -> str:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, name: str) -> None:
-    """By every path and through every interface, a hidden item gets the same answer as an unknown item."""
+    """On every path of every interface, a hidden item gets the same answer as an unknown item."""
     items, readers = shared
     reader = readers(name)
     ids = {item.id: policy for policy, item in items.items()}
@@ -157,7 +157,7 @@ def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, n
     assert not reader.recalled("local")
     assert reader.own() in (None, set(ids) if name == "author" else set())
     for policy, item in items.items():
-        assert not reader.got(item.id)  # it is not the caller's memory
+        assert not reader.got(item.id)  # the item is not one of the caller's memories
         if policy in SEES[name]:
             assert reader.fetched(item.id) in (None, f"for {policy}".encode())
             if name != "author":
@@ -296,7 +296,7 @@ def test_access_ends_when_the_key_is_revoked(doors: Doors, items: dict[str, Glob
 
 
 def found_by(user: MemoryMethods, words: str) -> RecallResult:
-    """Recall shared items until some are found: after a slow request their store counts as unavailable for a while."""
+    """Recall shared items until some are found. After a slow request, their store counts as unavailable for a while."""
     results: list[RecallResult] = []
 
     def is_found() -> bool:
@@ -453,7 +453,7 @@ def test_the_command_follow_names_a_removed_item_to_those_who_could_see_it(serve
             pass
         shown = [stack.enter_context(followed(served, key.token)) for key in (author, outside)]
         later = published(client, PUBLIC)
-        of_author, of_other = ([next(output)] for output in shown)  # both have looked up its title
+        of_author, of_other = ([next(output)] for output in shown)  # both followers have looked up the title
         for item in (*known, later):
             assert client.shared.unpublish(item.id).found
         of_author += [next(shown[0]) for _ in range(3)]
@@ -469,7 +469,7 @@ def test_the_command_follow_names_a_removed_item_to_those_who_could_see_it(serve
 
 @contextmanager
 def followed(served: Served, token: str) -> Iterator[IO[str]]:
-    """Run `shared follow` with a key; yield its output once it follows."""
+    """Run `shared follow` with a key; yield the output once the command follows events."""
     at = ("--data-dir", str(served.data_dir), "--endpoint", served.gateway)
     command = [sys.executable, "-m", "memory_agent", "shared", "follow", *at]
     environment = os.environ | {TOKEN_VARIABLE: token}
@@ -571,6 +571,6 @@ def test_a_damaged_store_does_not_prevent_the_erasure_of_a_user(doors: Doors, mo
     assert receipt.reason is not None
     assert "store_damaged" in receipt.reason
     assert not user_folder(doors.served.data_dir, user_id).exists()
-    again = gone.erasure.erase_user()  # when the store is available again
+    again = gone.erasure.erase_user()  # sent when the store is available again
     assert (again.complete, again.unpublished) == (True, 1)
     assert item.id not in {one.item.id for one in gone.shared.search(QUESTION, 100, min_relevance=0.0)}

@@ -144,7 +144,7 @@ def test_a_closed_embedder_is_unavailable(embedder: Embedder) -> None:
         embedder.embed_query("too late")
     with pytest.raises(EmbedderUnavailableError):
         embedder.embed_texts(["too late"])
-    # all errors except the one for an invalid text are raised by `result`
+    # `result` raises all errors except the error for an invalid text
     for pending in (embedder.begin_query("too late"), embedder.begin_texts(["too late"]), embedder.begin_texts([])):
         with pytest.raises(EmbedderUnavailableError):
             pending.result()

@@ -1,4 +1,4 @@
-"""The embedder process when it is killed, restarted, orphaned, has no model, or receives garbage."""
+"""Test the embedder process when it is killed, restarted or orphaned, lacks a model, or receives garbage."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ from memory_agent.errors import ModelError
 SATURATES = choose_scheme("int8").kernels == "saturating"
 """Whether this processor sums int8 products in 16 bits (no VNNI), so that large sums saturate.
 
-Minimum cosine to float32, with these kernels / with the same scales but without saturation: this model .9929 / .9956
-(mean .9957 / .9978), real dialogue .9887 / .9934 (mean .9960 / .9976, top-10 overlap .936 / .946), the random model
-.9709 / .9996. Saturation affects the random model most, since its products are large relative to its width of 64.
+Minimum cosine to float32, with these kernels / without saturation at the same scales: this model .9929 / .9956 (mean
+.9957 / .9978), real dialogue .9887 / .9934 (mean .9960 / .9976, top-10 overlap .936 / .946), the random model .9709 /
+.9996. Saturation affects the random model most, because the products are large relative to the model's width of 64.
 """
 
 

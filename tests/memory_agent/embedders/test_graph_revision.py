@@ -1,4 +1,4 @@
-"""A changed graph needs a new revision; otherwise caches serve the old graph and stamps are wrong."""
+"""A changed graph needs a new revision; otherwise caches return the old graph, and stamps are wrong."""
 
 from __future__ import annotations
 

@@ -42,4 +42,4 @@ def test_a_real_server_embeds_batches_and_texts_beyond_its_context(server: Any) 
         counts = embedder.provider_calls()
         assert counts is not None
         assert counts.tokens_read > TOKENS
-        assert counts.failed > 0  # the long text, which was then sent in halves
+        assert counts.failed > 0  # the long text, which was then sent as two halves

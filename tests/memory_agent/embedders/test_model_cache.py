@@ -29,7 +29,7 @@ def graph_file(cache: Path) -> Path:
 @pytest.mark.parametrize("setting", ["auto", "int8", "float32"])
 def test_after_fetch_a_start_needs_nothing_more(tmp_path: Path, setting: str) -> None:
     settings = msgspec.structs.replace(OFFLINE, scheme=setting)
-    scheme = choose_scheme(setting).scheme  # the scheme for auto depends on the processor
+    scheme = choose_scheme(setting).scheme  # the scheme chosen by `auto` depends on the processor
     assert model_status(settings, cache=tmp_path).state == "unbuilt"
     status = fetch_model(settings, cache=tmp_path)
     assert (status.state, status.origin, status.scheme) == ("ready", "package", scheme)

@@ -1,4 +1,4 @@
-"""The written files are, byte for byte, those that the package `onnx` would write."""
+"""The written files are byte-for-byte identical to the files that the package `onnx` writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passages, spans and word bits that the real model computes for one text and for many."""
+"""Passages, spans and word bits that the real model computes for one text and for many texts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A query never waits behind bulk texts, in this process or through the embedder process.
 
-The tests check the order of events, never times. `ops.bench.load` measures how bulk threads and queries share the
+The tests check the order of events, never durations. `ops.bench.load` measures how bulk threads and queries share the
 processors.
 """
 
@@ -86,7 +86,7 @@ def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder,
 def test_before_a_query_begins_each_bulk_thread_finishes_at_most_one_text(
     embedder: LanedEmbedder, witness: Witness, callers: int
 ) -> None:
-    """No text is blocked: texts of 256 tokens arrive continuously, and queries whenever all bulk threads are busy."""
+    """No text is blocked. Texts of 256 tokens arrive continuously; a query arrives when all bulk threads are busy."""
     assert witness.count_tokens(PADDING) > 256
     calls = [embedder.submit_texts([f"bulk {caller} {n}{PADDING}" for n in range(200)]) for caller in range(callers)]
     for number in range(15):
@@ -179,7 +179,7 @@ def test_through_the_embedder_process_a_query_waits_for_no_bulk_text_either(
 
 
 def test_a_query_that_expired_while_the_server_was_stopped_is_not_embedded(server: WitnessServer) -> None:
-    """When the server continues, its socket contains expired queries, which must not run before the pending query."""
+    """When the server continues, the queue of its socket contains expired queries, which must not run."""
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
     stop(server.process.pid)

@@ -1,4 +1,4 @@
-"""Converting text to ids: truncation, no padding, and no error for any text."""
+"""Converting text to ids truncates, does not pad, and raises no error for any text."""
 
 from __future__ import annotations
 

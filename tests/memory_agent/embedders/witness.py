@@ -64,7 +64,7 @@ class Witness:
 
 
 class WitnessedReading:
-    """A reading that records each passage after the first as ("passage", text)."""
+    """A reading that records each passage except the first as ("passage", text)."""
 
     def __init__(self, witness: Witness, reading: Reading, text: str) -> None:
         self._witness = witness

@@ -1,4 +1,4 @@
-"""Test which backups and exports a receipt names."""
+"""Test which backups and exports a receipt lists."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def files_with(text: str, folder: Path) -> list[str]:
 
 
 def fill(memory: Memory, others: int = 150) -> list[str]:
-    """Store memories, some of them secret; then recall, update and use them in runs."""
+    """Store memories, some of them with secrets; then recall and update them, and use them in runs."""
     ids = []
     for number in range(others):
         memory.remember(f"{OTHER} {number}", session_id="plain")
@@ -77,7 +77,7 @@ def fill(memory: Memory, others: int = 150) -> list[str]:
 
 
 def vectors_of(text: str, memory: Memory) -> list[bytes]:
-    """Return the stored vectors, further passages and words of the memories that contain `text`."""
+    """Return the stored vectors, additional passages and words of the memories that contain `text`."""
     traces = []
     with memory._archive.store.snapshot() as snapshot:
         for row, record in snapshot.scan():
@@ -183,7 +183,7 @@ def test_a_filter_selects_memories_to_erase(tmp_path: Path, embedder: Embedder) 
         ({"session_id": "s-1"}, "a"),
         ({"channel_id": "shop"}, "ab"),
         ({"agent_id": "planner"}, "bc"),
-        ({"in_channel": "shop"}, "abd"),  # a project's memories, and those of no project
+        ({"in_channel": "shop"}, "abd"),  # a project's memories, and memories without a project
         ({"channel_id": "shop", "agent_id": "planner"}, "b"),
     ],
     ids=str,

@@ -73,7 +73,7 @@ def test_an_erasure_waits_for_a_hook_that_sends_and_gives_up_on_one_that_hangs(
 ) -> None:
     keep(tmp_path, event(1, "alice"))
     sending = keep(tmp_path, event(2, "alice"))
-    assert len(sending.batch(Batch(())).events) == 2  # it now holds the lock
+    assert len(sending.batch(Batch(())).events) == 2  # the process now holds the lock
     wanted = Erasable(user_id="alice", everything=True)
     monkeypatch.setattr(hook_events, "_SENT_WITHIN_S", 0.0)
     with pytest.raises(StoreError, match="a hook is sending these events"):

@@ -1,4 +1,4 @@
-"""When memories expire, how they are erased from every file, and when a store is scanned."""
+"""Test when memories expire, that expired memories are erased from every file, and when a store is scanned."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Return whether a closed memory must be scanned in this many days."""
+    """Return whether a closed memory will be due for a scan after this many days."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )

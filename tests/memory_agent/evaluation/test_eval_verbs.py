@@ -34,7 +34,8 @@ def test_evidence_is_counted_per_cutoff_and_category(tmp_path: Path) -> None:
     report = evaluate("locomo", write_locomo(tmp_path, 2))
     assert (report["conversations"], report["events"], report["memories"]) == (2, 2 * len(TURNS), 2 * len(TURNS))
     assert (report["questions"], report["questions_without_evidence"], report["evidence_unmatched"]) == (6, 2, 2)
-    # Two of three questions have one turn of evidence, at rank 1. The third has two, and only one can be at rank 1.
+    # Two of three questions have one turn of evidence, at rank 1. The third has two turns, and only one can be at rank
+    # 1.
     assert report["recall_at"] == {"1": pytest.approx(2.5 / 3, abs=1e-4), "5": 1.0, "10": 1.0, "50": 1.0}
     by_category = {name: (part["questions"], part["recall_at"]["1"]) for name, part in report["by_category"].items()}
     assert by_category == {"1": (2, 0.5), "3": (0, None), "4": (2, 1.0), "5": (2, 1.0)}
@@ -45,7 +46,7 @@ def test_evidence_is_counted_per_cutoff_and_category(tmp_path: Path) -> None:
 
 def test_sessions_are_counted_with_and_without_the_questions_that_have_no_evidence(tmp_path: Path) -> None:
     report = evaluate("locomo", write_locomo(tmp_path, 1))
-    # For two questions the right session is at rank 1. One has evidence in both sessions, and one has no evidence.
+    # Two questions have the right session at rank 1, one has evidence in both sessions, and one has no evidence.
     assert report["session_recall_at"]["1"] == pytest.approx(2.5 / 3, abs=1e-4)
     assert report["session_recall_at_all"]["1"] == pytest.approx(3.5 / 4, abs=1e-4)
     main = report["main_categories"]["1-4"]
@@ -145,7 +146,7 @@ def test_two_runs_are_compared_by_the_trial_and_by_the_compare_command(tmp_path:
     row = next(line.split() for line in whole.stdout.splitlines() if line.startswith("recall@1 "))
     assert row[-5:-2] == ["-", "-", "-"]
     assert "too few for an interval" in whole.stdout
-    assert "shown_" not in whole.stdout  # omitted because it is equal: nothing was folded
+    assert "shown_" not in whole.stdout  # omitted because the values are equal: nothing was folded
 
 
 @pytest.mark.parametrize(

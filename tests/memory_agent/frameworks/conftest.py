@@ -1,6 +1,6 @@
-"""Used twice: by the main run, and by the runs of single files in the frameworks' environments.
+"""Fixtures for the main test run, and for runs of single files in the frameworks' environments.
 
-In an environment, only this conftest is loaded, so it imports nothing but pytest. The daemon's data folder is in
+In a framework's environment, only this conftest is loaded, so it imports only pytest. The daemon's data folder is in
 MEMORY_AGENT_DATA_DIR, which clients read.
 """
 
@@ -73,9 +73,9 @@ def example(request: pytest.FixtureRequest, user: str, capsys: pytest.CaptureFix
 
 @pytest.fixture
 def run_docstrings(user: str) -> Callable[..., None]:
-    """Run the examples in a module's docstrings, each with a new user's `memory` that holds one memory.
+    """Run the examples in a module's docstrings, each with the `memory` of a new user who has one memory.
 
-    Keyword arguments are further names that the examples may use.
+    Keyword arguments are additional names that the examples may use.
     """
     from memory_agent import MemoryClient
 

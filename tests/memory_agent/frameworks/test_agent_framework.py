@@ -25,7 +25,7 @@ REQUEST = "Deploy the shop to staging"
 
 
 class Model(FunctionInvocationLayer[Any], BaseChatClient[Any]):
-    """A model that gives these answers in order, and keeps what it was shown."""
+    """A model that gives these answers in order, and keeps the messages that it received."""
 
     def __init__(self, *answers: Any) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def test_the_model_sees_the_block_and_the_history_does_not(memory: MemoryClient)
     assert any("VPN" in message.text for message in model.shown[0] if message.role == "user")
     told = [message.text for message in model.shown[1]]
     assert REQUEST in told
-    assert sum("recalled_memories" in text for text in told) <= 1  # that of this run alone
+    assert sum("recalled_memories" in text for text in told) <= 1  # only the block of this run
     runs = memory.runs.list()
     assert [(run.outcome, len(run.recall_ids)) for run in runs] == [("completed", 1)] * 2
     assert len({run.session_id for run in runs}) == 1

@@ -1,4 +1,4 @@
-"""Test the run of an agent that every adapter uses: its recall, its outcomes, and loops, threads and forks."""
+"""Test the agent run that every adapter uses: recall and outcomes, in event loops, threads and forks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def outcomes(memory: MemoryClient) -> list[tuple[str, str | None, bool]]:
 
 def test_a_run_credits_the_memory_that_its_output_repeats(memory: MemoryClient) -> None:
     record = memory.remember("Staging is reachable through the VPN gateway at Falkenstein")
-    for number in range(20):  # the words of a memory are rare only among others
+    for number in range(20):  # words are rare only among other memories
         memory.remember(f"Shop {number} has {number} gigabytes of memory")
     with AgentRun(memory, REQUEST) as run:
         assert "Falkenstein" in run.block
         run.output = "Staging was reachable through the VPN gateway at Falkenstein, so the shop is deployed."
-    wait_until(lambda: memory.runs.list()[0].used)  # the daemon's upkeep infers it
+    wait_until(lambda: memory.runs.list()[0].used)  # the daemon's upkeep infers the used memories
     (ended,) = memory.runs.list()
     assert (ended.outcome, [use.record_id for use in ended.used]) == ("completed", [record.id])
 

@@ -28,7 +28,7 @@ JANUARY = datetime(2026, 1, 1)  # noqa: DTZ001 - as CrewAI writes times
 
 
 class Model(BaseLLM):
-    """Answers with the request; raises if `fails`, and is interrupted if `interrupts`."""
+    """Returns the request as its answer; raises an error if `fails`, and KeyboardInterrupt if `interrupts`."""
 
     fails: bool = False
     interrupts: ClassVar[bool] = False

@@ -1,6 +1,6 @@
 """Run each adapter's tests in an environment with its framework, against a daemon without Ray.
 
-The frameworks' requirements exclude each other, so each has its own environment, made by `make frameworks`.
+The frameworks have conflicting requirements, so `make frameworks` creates an environment for each framework.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FRAMEWORKS = sorted(file.stem for file in (ROOT / "ops" / "frameworks").glob("*.
 
 
 def python_of(framework: str) -> Path:
-    """Return a framework's Python; skip the test if PyPI refused it or, outside CI, if it was not installed."""
+    """Return a framework's Python; skip the test if PyPI refused the framework, or if it is missing outside CI."""
     folder = ROOT / ".venv" / "frameworks" / framework
     if (folder / "ready").exists():
         return folder / "bin" / "python"

@@ -54,7 +54,7 @@ def test_an_agent_sees_memories_and_its_run_is_credited_with_the_outcome(client:
     (run,) = client.runs.list()
     assert "Staging needs the VPN" in "\n".join(seen)
     assert (run.objective, run.outcome) == (REQUEST, "completed")
-    assert len(run.recall_ids) == 2  # one when the agent was set up, and one before the model
+    assert len(run.recall_ids) == 2  # one when the agent is set up, and one before the model call
 
 
 def test_messages_that_leave_the_short_term_memory_become_episodes_of_their_session(client: MemoryClient) -> None:

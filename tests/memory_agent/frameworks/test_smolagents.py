@@ -17,7 +17,7 @@ TASK = "Deploy the shop to staging"
 
 
 class Scripted(Model):
-    """A model that calls these tools in order, and keeps what it was shown."""
+    """A model that calls these tools in order, and keeps the messages that it received."""
 
     def __init__(self, *calls: Any) -> None:
         super().__init__()

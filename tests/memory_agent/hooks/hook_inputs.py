@@ -1,4 +1,4 @@
-"""Hook inputs as the clients write them, and a function that runs a hook in this process."""
+"""Hook inputs in the form that clients send, and a function that runs a hook in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memory_agent.hooks.deadline import Deadline
 FOLDER = "/home/ann/shop"
 PATIENCE_MS = 30_000
 _PIPE_BYTES = 64 << 10
-"""How many bytes a pipe buffers while its reader waits for the hook to exit."""
+"""Number of bytes that a pipe buffers while its reader waits for the hook to exit."""
 
 
 def of_claude(name: str, session: str = "s-1", turn: str = "p-1", **fields: Any) -> dict[str, Any]:

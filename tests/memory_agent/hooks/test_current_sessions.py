@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 
 @pytest.fixture
 def agent() -> Iterator[subprocess.Popen[str]]:
-    """A process that starts a shell, as an agent does for a hook, and prints the shell's id."""
+    """A process that starts a shell, like an agent that runs a hook, and prints the shell's process id."""
     script = "import subprocess; subprocess.run(['sh', '-c', 'echo $$; cat; :'])"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

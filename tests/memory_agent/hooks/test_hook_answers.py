@@ -105,7 +105,7 @@ def process(client: str, data_dir: Path, *options: str, **pipes: Any) -> Iterato
         try:
             yield hook
         finally:
-            hook.kill()  # a failed test would otherwise wait for it
+            hook.kill()  # otherwise a failed test would wait for the hook
 
 
 def test_findings_of_one_session_reach_the_prompt_of_the_next(served: Served) -> None:
@@ -122,7 +122,7 @@ def test_findings_of_one_session_reach_the_prompt_of_the_next(served: Served) ->
 
 
 def test_no_hook_puts_shared_items_into_a_prompt(served: Served) -> None:
-    """It was not requested, and it may contain instructions."""
+    """A hook's context was not requested, and a shared item may contain instructions."""
     finished_session(served)
     with MemoryClient("sharer", endpoint=served.gateway, token=served.token) as sharer, caller(served) as client:
         sharer.shared.confirm(sharer.shared.preview("A quagga", f"{REQUEST}: the quagga signs users out at random"))
@@ -256,7 +256,7 @@ def test_waiting_events_are_sent_to_their_daemon_with_their_key(embedder: Any, m
             monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
             answered("codex", ended | {"turn_id": "t-2"}, folder)
             assert [event.user_id for event in journaled(served)] == ["bob", "alice", "alice", "alice"]
-            (left,) = waiting_in(folder)  # the events for the other daemon
+            (left,) = waiting_in(folder)  # events for the unavailable daemon
             assert (left.parent.stat().st_mode & 0o777, key["alice"] in str(left)) == (0o700, False)
 
 

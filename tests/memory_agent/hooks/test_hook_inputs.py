@@ -1,4 +1,4 @@
-"""Test entries from the hooks of each client: their ids equal the ids from a transcript."""
+"""Test that entries from each client's hooks have the same ids as entries from a transcript."""
 
 from __future__ import annotations
 

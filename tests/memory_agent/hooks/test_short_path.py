@@ -1,4 +1,4 @@
-"""Test the short path of a hook: its script against a real server, its answers, and when the command takes over."""
+"""Test a hook's short path with a real server: the script, its answers, and when the command takes over."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def served(embedder: Embedder) -> Iterator[Served]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Path:
-    """A command for the hook's place: it records its arguments, and then its input."""
+    """A replacement for the command `memory-agent`, which records its arguments, and then its input."""
     file = tmp_path / "memory-agent"
     record = f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncat > {tmp_path}/part && mv {tmp_path}/part {tmp_path}/input\n'
     file.write_text(record)
@@ -152,7 +152,7 @@ def test_a_block_that_is_late_is_given_to_the_next_hook_of_its_session(served: S
 
 
 def shown_late(served: Served, said: dict[str, Any]) -> str:
-    """Wait for the late block of a session, asked for with a result of a tool."""
+    """Wait for a session's late block, requested with a tool result."""
     until_s = time.monotonic() + PATIENCE_S
     while not (answer := call(served, said)).body:
         assert time.monotonic() < until_s
@@ -249,7 +249,7 @@ def test_without_the_script_the_command_answers(tmp_path: Path, command: Path) -
 
 @contextmanager
 def served_by(answer: bytes, folder: Path) -> Iterator[None]:
-    """Answer each request with `answer`, in place of the daemon of a data folder; with b"", never answer."""
+    """Give each request the same `answer`, in place of a folder's daemon; with b"", never answer."""
     layout = Layout(folder)
     layout.create()
     (folder / "token").write_text("token\n")
@@ -322,7 +322,7 @@ def test_events_are_sent_later_if_the_client_has_closed_the_output(tmp_path: Pat
 
 
 def test_the_script_is_strict() -> None:
-    """It does not load `strict` itself, which takes a third of its time."""
+    """The script itself does not load `strict`, which would take a third of its time."""
     code = "open my $file, '<', shift; local $/; eval 'use strict; use warnings; return 1; ' . <$file> or die $@"
     done = subprocess.run([hook_launcher()[0], "-e", code, str(SHORT_PATH)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -38,7 +38,7 @@ SESSIONS = (None, "a", "it's b")
 
 MODES: tuple[Mode, ...] = ("hybrid", "vector", "lexical")
 
-ANGLE = 0.02  # error of a cosine of int8 vectors
+ANGLE = 0.02  # maximum error of a cosine of int8 vectors
 
 _numbers = count(1)
 
@@ -46,7 +46,7 @@ NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
 
 def embedded_of(seeds: list[int]) -> Embedded:
-    """The output of a model for a text of as many passages as seeds."""
+    """The output of a model for a text with one passage per seed."""
     vectors = np.stack([vector_of(seed) for seed in seeds])
     spans = np.stack([np.arange(len(seeds)), 1 + np.arange(len(seeds))], axis=1).astype(np.int32)
     return Embedded(vectors=vectors, spans=spans, word_bits=np.zeros((1, 2), dtype=np.uint8), length=5)
@@ -79,7 +79,7 @@ def position(**fields: Any) -> Position:
 
 
 class World:
-    """A store with an index, and what it should contain: for each id the session and the seeds of the vectors."""
+    """A store with an index, and the expected content: for each id, the session and the seeds of the vectors."""
 
     def __init__(self, folder: Path, chosen: IndexSettings) -> None:
         self.user_id = f"user-{next(_numbers)}"
@@ -95,7 +95,7 @@ class World:
         return archive
 
     def put(self, number: int, session: str | None, seeds: list[int], *, unseen: bool = False) -> None:
-        """Add or replace a memory; `unseen`: as if the process had died between the store's commit and the index's."""
+        """Add or replace a memory. `unseen`: as if the process died after the store's commit and before the index's."""
         self.known[f"m{number}"] = session, seeds
         record = MemoryRecord(
             id=f"m{number}", text=f"text {number} {seeds}", source="user_input", kind="finding",
@@ -176,7 +176,7 @@ QUERIES = ("which deploy fixed the parser?", "what did Ann measure")
 
 @contextmanager
 def away(database: str, postgres: str) -> Iterator[None]:
-    """Close all connections to a database, and refuse new ones, inside the block."""
+    """Close all connections to a database, and refuse new connections inside the block."""
     name = urlsplit(database).path[1:]
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")

@@ -113,7 +113,7 @@ def test_a_restored_store_does_not_trust_an_index_that_is_ahead_of_it(
         world.archive = world._open()
         for number in range(10, 20):
             world.put(number, "a", [number])
-        assert world.archive.store.state.last_change > ahead  # as if all of it were in the index
+        assert world.archive.store.state.last_change > ahead  # as if the index contained all changes
     wait_until(lambda: not followed(world).is_behind)
     assert followed(world).index.count() == len(world.known)
     with pytest.MonkeyPatch.context() as patch:
@@ -208,7 +208,7 @@ def test_events_are_stored_while_a_purge_builds_a_graph(
 ) -> None:
     world = World(tmp_path, IndexSettings(engine="pgvector", url=database, hnsw_from=3))
     world.put(1, None, [1])
-    monkeypatch.setattr(followed(world), "_try_again", lambda: None)  # leave the graph to the purge
+    monkeypatch.setattr(followed(world), "_try_again", lambda: None)  # only the purge builds the graph
     with psycopg.connect(database) as other:
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT count(*) FROM memory_agent.users")  # PostgreSQL finishes no graph before this ends

@@ -1,4 +1,4 @@
-"""The index in PostgreSQL while its database is away, read-only or silent; the contract is in `test_vector_indexes`."""
+"""Test the PostgreSQL index while its database is unavailable, read-only or silent (see also `test_vector_indexes`)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_read_only_database_is_rejected_and_the_store_stays_usable(database: s
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET default_transaction_read_only = on")
         disconnect_others(connection)
-    world.put(2, None, [2])  # the first error of a lost connection
+    world.put(2, None, [2])  # causes the first error of a lost connection
     follower = world.archive.follower
     assert follower is not None
     wait_until(lambda: isinstance(follower.failure, IndexUnusableError))
@@ -167,7 +167,7 @@ def test_a_recall_keeps_its_deadline_while_the_database_or_its_connection_is_bus
             assert in_time(alice) == late
             wait_until(lambda: in_time(bob, deadline_ms=60_000.0) == whole)
             writing = threading.Thread(target=alice.remember, args=("Production needs no VPN",))
-            writing.start()  # in a transaction, which holds the connection of the process
+            writing.start()  # its transaction holds the process's only connection
             waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             with psycopg.connect(database, autocommit=True) as watching:
                 wait_until(lambda: watching.execute(waiting).fetchone() == (1,))
@@ -181,7 +181,7 @@ def test_a_recall_keeps_its_deadline_while_the_database_or_its_connection_is_bus
 
 
 def in_time(memory: Memory, deadline_ms: float = 1_500.0) -> tuple[str, set[str]]:
-    """Return the best memory and the reasons of a recall that must end long before the index's own timeout."""
+    """Return a recall's best memory and degraded reasons; the recall must end long before the index's own timeout."""
     found: list[RecallResult] = []
     asking = threading.Thread(
         target=lambda: found.append(memory.recall("staging needs a VPN", 1, deadline_ms=deadline_ms, min_relevance=0.0))
@@ -201,7 +201,7 @@ def table_of(user_id: str, connection: psycopg.Connection[Any]) -> str:
 
 @contextmanager
 def stopped(database: str) -> Iterator[None]:
-    """Stop the server's processes of all connections to a database inside the block."""
+    """Stop the server processes of all connections to a database inside the block."""
     with psycopg.connect(database) as connection:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
         pids = [pid for (pid,) in connection.execute(query, (connection.info.dbname,))]

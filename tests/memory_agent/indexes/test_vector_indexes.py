@@ -1,6 +1,6 @@
-"""One contract for all indexes of vectors: the built-in one, sqlite-vec, pgvector and LanceDB.
+"""One contract for all vector indexes: the built-in index, sqlite-vec, pgvector and LanceDB.
 
-The model is a dictionary; the index is used as recall uses it, through the store and its columns.
+A dictionary replaces the model. The tests use the index as recall does, through the store and its columns.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def test_recall_answers_as_with_the_built_in_index(chosen: IndexSettings, tmp_pa
 
 
 def answered(folder: Path, chosen: IndexSettings) -> Iterator[Any]:
-    """Yield what a memory with this index answers, before and after memories are erased."""
+    """Yield the answers of a memory with this index, before and after memories are erased."""
     with Memory.open(
         folder, embedder=MadeVectors(), settings=Settings(index=chosen, store=SMALL), user_id="u"
     ) as memory:

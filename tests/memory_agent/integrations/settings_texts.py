@@ -1,4 +1,4 @@
-"""Settings files as users write them: JSON with any layout, comments and trailing commas, and TOML."""
+"""Settings files as users write them: TOML, and JSON with any layout, comments and trailing commas."""
 
 from __future__ import annotations
 

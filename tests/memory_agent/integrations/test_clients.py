@@ -1,4 +1,4 @@
-"""Test our entries in the settings of clients that `tests/end_to_end` cannot run, against their documented types."""
+"""Test our settings entries for clients that `tests/end_to_end` cannot run, against the documented types."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ZED_SERVER = {
     },
 }
 """`ContextServerSettingsContent::Stdio` in Zed's crates/settings_content/src/project.rs (commit 006ce515). Zed accepts
-other keys, but marks them as unknown, and offers to remove `source`, which was required until November 2025.
+other keys, but marks them as unknown. It offers to remove `source`, which was required until November 2025.
 """
 
 

@@ -1,4 +1,4 @@
-"""Test where completions are installed, and that a file is replaced as a whole or not at all."""
+"""Test where completions are installed, and that files are replaced atomically."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_reader_never_sees_half_of_a_replaced_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / ("n" * 253)  # the name of the file is valid, that of the temporary file too long
+    path = tmp_path / ("n" * 253)  # the file's name is valid, but the temporary file's name is too long
     with pytest.raises(OSError) as error:
         install_file(path, MARK)
     assert (error.value.filename, os.listdir(tmp_path)) == (str(path), [])

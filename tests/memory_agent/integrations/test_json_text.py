@@ -1,4 +1,4 @@
-"""Editing JSON and TOML text: additions can be removed, and the rest of the text stays byte for byte the same."""
+"""Edits of JSON and TOML text can be undone, and do not change any other byte of the text."""
 
 from __future__ import annotations
 

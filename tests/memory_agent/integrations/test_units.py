@@ -1,4 +1,4 @@
-"""Test the definitions of the service for systemd and launchd, and which of their files are recognised as ours."""
+"""Test the service definitions for systemd and launchd, and which files are recognised as ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory_agent.layout import Layout
 
 COMMAND = (sys.executable, "serve", "--light", "--data-dir", "/srv/my data/100%/$HOME", "--set", 'a.b="c\\d"', "")
 MOST_EXPOSED = 2.0
-"""systemd rates a service from 0 (locked in) to 10; the unit for a machine has 1.7, and had 8.5 with fewer options."""
+"""systemd rates the exposure of a service from 0 to 10; the system unit has 1.7 (8.5 before its sandboxing options)."""
 
 
 def service_for(tmp_path: Path, platform: str, monkeypatch: pytest.MonkeyPatch) -> Service:
@@ -28,7 +28,7 @@ def service_for(tmp_path: Path, platform: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(autouse=True)
 def _runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # which systemd-analyze needs for a unit of a user
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # systemd-analyze needs this variable for user units
 
 
 def analyze(*words: str) -> str:

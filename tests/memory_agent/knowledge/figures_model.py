@@ -35,7 +35,7 @@ class Part:
 
 @dataclass
 class Released:
-    """One figure: the released values, the users counted in them, and the users who are new or changed since."""
+    """One figure: the released values, the users counted in these values, and users added or changed since then."""
 
     shown: tuple[float, ...] | None = None
     counted: set[str] = field(default_factory=set)
@@ -85,7 +85,7 @@ class Tally:
             self.quality.change(user, contributes=True)
 
     def count_numbered(self, user: str, number: int, retrievals: int, qualities: list[float]) -> None:
-        """Count a user's report, unless a report with this or a higher number was already counted."""
+        """Count a user's report, unless a report with an equal or higher number was already counted."""
         if user != self.author and number > self.numbers.get(user, 0):
             self.numbers[user] = number
             self.count(user, retrievals, qualities)
@@ -136,8 +136,8 @@ class Tally:
         return [levels[level] for level in range(QUARTERS + 1)]
 
     def state(self) -> tuple[dict[str, tuple[int | None, ...]], list[tuple[bool, set[str]]]]:
-        """Return each user's contributions and, for each figure, whether it has been released and which users have
-        changed it since.
+        """Return each user's contributions and, for each figure, whether it was released and which users have changed
+        since the release.
         """
         series = (self.usage, self.quality, self.rating)
         parts = {user: astuple(part) for user, part in self.parts.items()}

@@ -103,7 +103,7 @@ class CheckedSharing(RuleBasedStateMachine):
         parts = verify_folder(self.world.data_dir, self.world.settings, quiet)
         assert [part.findings for part in parts if part.findings] == []
         self.logs_contain_no_marks()
-        assert self.lines >= self.recalls  # otherwise the check of the logs would have no lines
+        assert self.lines >= self.recalls  # otherwise there would be no log lines to check
         self.capturing.__exit__(None, None, None)
         shutil.rmtree(self.root)
 
@@ -128,7 +128,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.settled()
 
     def settled(self) -> None:
-        """Update the model after upkeep, and set the ids of the items proposed by upkeep."""
+        """Update the model after upkeep, and set the ids of the items that upkeep proposed."""
         proposed = self.model.settle(self.world.shared._authors.pseudonym)
         with self.world.shared._archive.store.snapshot() as snapshot:
             new = {record.title: record for _, record in snapshot.scan() if record.id not in self.model.items}
@@ -173,7 +173,7 @@ class CheckedSharing(RuleBasedStateMachine):
         gone = set() if model.is_purged else model.left
         allowed = set() if self.is_encrypted else model.published() | gone
         assert marks_in(data) <= allowed
-        assert self.is_encrypted or model.published() <= marks_in(data)  # else the check would look for wrong bytes
+        assert self.is_encrypted or model.published() <= marks_in(data)  # else the check would seek wrong bytes
         assert not any(user.encode() in data for user in EVERYBODY)
         live = {item.vector for item in model.items.values()} if model.is_purged else model.public
         hidden = model.vectors if self.is_encrypted else model.vectors - live
@@ -186,7 +186,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def events_contain_only_published_items(self) -> None:
-        """Check that the journal contains no words, vectors or users, nor ids of items removed before announcement."""
+        """Check that the journal contains no words, vectors, users, or ids of items removed before announcement."""
         model, data = self.model, self.followers.bytes_of_the_journal()
         assert not marks_in(data)
         assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
@@ -237,7 +237,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.world.answers.clear()
 
     def reaches_by_id(self, user: str) -> None:
-        """Check that each item is visible exactly to the users that its policy admits."""
+        """Check that each item is visible to the users that its policy admits, and to no others."""
         shared, visible = self.memory(user).shared, self.model.admitted(user) | self.model.of_author(user)
         asks: list[Callable[[str], object]] = [shared.item, shared.attachment, partial(shared.rate, rating=1.0)]
         unknown = [refused(ask, UNKNOWN) for ask in asks]
@@ -264,7 +264,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def figures_match_the_contributions_of_existing_users(self) -> None:
-        """Check that each contribution is stored once, and that none is by the item's author."""
+        """Check that each contribution is stored once, and that the item's author has none."""
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {

@@ -57,7 +57,7 @@ class Followers:
             return {user: _read(broker, token) for user, token in self._tokens.items()}
 
     def bytes_of_the_journal(self) -> bytes:
-        """Return the bytes of all journal files, including former events in free pages."""
+        """Return the bytes of all journal files, including erased events in free pages."""
         return bytes_below(journal_folder(self._world.data_dir))
 
     def _relay(self) -> Broker:

@@ -25,7 +25,7 @@ GROUPS = {
     "quince-dot": ("tier:pro",),
 }
 CROWD = {f"quince-of-many-{number}": ("org:acme", "tier:pro") for number in range(6)}
-"""Users who publish nothing. Figures and items of many users require them."""
+"""Users who publish nothing, but without whom no figure or item of many users would be released."""
 BY_HAND = ("quince-by-hand-1", "quince-by-hand-2")
 """Users who report without a memory: their report numbers may repeat, and arrive in any order."""
 ADMIN = "quince-root"
@@ -110,7 +110,7 @@ class Item:
 
 @dataclass
 class Unreported:
-    """Uses that a user's memory has not reported yet: versions shown, and runs with the versions they used."""
+    """Uses that a user's memory has not reported yet: versions shown, and versions used by each run."""
 
     shown: list[Version] = field(default_factory=list)
     runs: list[tuple[str, set[Version]]] = field(default_factory=list)
@@ -118,8 +118,8 @@ class Unreported:
 
 @dataclass
 class Journal:
-    """The permitted content of the relay's journal. `named`: item ids that its bytes may contain. `astray`: items whose
-    events stayed in the journal after a restore of only the store removed the items. `moved`: items withdrawn from the
+    """The permitted content of the relay's journal. `named`: item ids that its bytes may contain. `astray`: items that
+    a restore of the store alone removed, but whose events are still in the journal. `moved`: items withdrawn from the
     readers of a former policy. `rated`: versions with a released rating.
     """
 
@@ -142,7 +142,7 @@ class Model:
     journal: Journal = field(default_factory=Journal)
     ended: set[str] = field(default_factory=set)  # ids that must not be reused
     left: set[str] = field(default_factory=set)  # marks of removed content
-    vectors: set[bytes] = field(default_factory=set)  # of all memories, queries and items
+    vectors: set[bytes] = field(default_factory=set)  # vectors of all memories, queries and items
     public: set[bytes] = field(default_factory=set)  # of all items
     pseudonyms: set[str] = field(default_factory=set)  # of erased users
     said: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -193,7 +193,7 @@ class Model:
         self.tallies = {version: tally for version, tally in self.tallies.items() if version[0] != id_}
 
     def withdraw(self, is_gone: Callable[[Offer], bool]) -> None:
-        """Withdraw offers, and remove items that have too few offers left."""
+        """Withdraw offers, and remove items with too few remaining offers."""
         gone = {offer.id: offer for offer in self.offers.values() if is_gone(offer)}
         for offer in gone.values():
             del self.offers[offer.id]
@@ -248,7 +248,7 @@ class Model:
         self.told = [one for one in self.told if one.user != user]
 
     def restore(self, saved: Model, erased: set[str], *, is_whole: bool) -> None:
-        """Restore a copy, except for items removed since. `is_whole` includes memories and the journal."""
+        """Restore a copy, without items removed since. With `is_whole`, also restore memories and the journal."""
         self.left |= self.published()
         before = {item.named for item in self.items.values()}
         self.items = {id_: one for id_, one in saved.items.items() if id_ not in self.ended}
@@ -265,7 +265,7 @@ class Model:
                 saved.unreported.pop(user, None)
             self.unreported = saved.unreported
             self.journal = saved.journal
-            if erased:  # the restore erases these users again, and then announces what the restored log contains
+            if erased:  # the restore erases these users again, and then announces the changes in the restored log
                 self.announce()
         else:  # the journal retains events of removed items, and recognises repeats from the restored log
             self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
@@ -273,7 +273,7 @@ class Model:
         self.is_purged = True
 
     def announce(self) -> None:
-        """Announce pending changes the way the announcer does, whether or not it finishes."""
+        """Announce pending changes like the announcer, whether or not it finishes."""
         self.journal.named |= self.items.keys()
 
     def compact(self) -> None:

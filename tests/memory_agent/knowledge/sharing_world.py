@@ -76,7 +76,7 @@ class World:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Close the store within the context, since a process may open an LMDB file only once."""
+        """Close the store within the context, because a process may open an LMDB file only once."""
         self.close()
         try:
             yield
@@ -123,7 +123,7 @@ class World:
         return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
 
     def keep_up(self, user_id: str) -> Memory:
-        """Return a user's memory after upkeep. As in its host, the memory has no caller's rights."""
+        """Return a user's memory after upkeep. As in a host, the memory has no rights of a caller."""
         memory = self.user(user_id)
         memory.expire()
         return memory
@@ -141,7 +141,7 @@ class World:
         return {one.item.id: one for one in found}
 
     def bytes_of_the_store(self) -> bytes:
-        """The bytes of all files of the store, and of the history of erasures."""
+        """The bytes of all files of the store, and of the erasure history."""
         return bytes_below(self.folder) + bytes_below(self.data_dir / "erasures")
 
     def __enter__(self) -> Self:
@@ -198,8 +198,8 @@ class RecordingStore:
 
 @contextmanager
 def after_each_step(do: Callable[[], None]) -> Iterator[None]:
-    """Call `do` after each step that changes the disk: commits, appends to the history, replaced files. A kill between
-    two steps leaves the result of the first step. Other threads make no steps during `do`.
+    """Call `do` after each step that changes the disk: a commit, an append to the history, a replaced file. A kill
+    between two steps leaves the disk as after the first step. Other threads make no steps during `do`.
     """
     stepping = threading.RLock()
 
@@ -219,7 +219,7 @@ def after_each_step(do: Callable[[], None]) -> Iterator[None]:
         with ExitStack() as step:
             with begin_write(self) as transaction:
                 yield transaction
-                step.enter_context(stepping)  # before the commit, since other threads may wait for it
+                step.enter_context(stepping)  # before the commit, because other threads may wait for it
             do()
 
     with pytest.MonkeyPatch.context() as patched:

@@ -1,4 +1,4 @@
-"""The cost of shared items in a recall, measured by the order of requests and the numbers of calls and reads."""
+"""The cost of shared items in a recall, measured by the order of requests and by counts of calls and reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUESTION = "what does staging need?"
 
 
 class Listed(PassageEmbedder):
-    """The model, perhaps under another name, which records the queries that it embeds, or is too late for any."""
+    """The model, optionally renamed. It records the queries that it embeds, or always misses the deadline."""
 
     def __init__(self, model: Embedder, name: str | None = None, *, is_late: bool = False) -> None:
         self._model = model
@@ -65,7 +65,7 @@ class Listed(PassageEmbedder):
 
 
 def recalled(folder: Path, own: Listed, of_items: Listed, world: World) -> tuple[RetrievedMemory, FoundItem]:
-    """Recall an item of the world from both tiers, with an embedder for each, and then search only for the item."""
+    """Recall an item from both tiers, each with its own embedder, and then search only for the item."""
     world.published("ann", "Connect to the VPN before a deploy to staging")
     with (
         world.closed(),
@@ -80,10 +80,10 @@ def recalled(folder: Path, own: Listed, of_items: Listed, world: World) -> tuple
 
 
 def test_a_recall_of_both_tiers_embeds_its_query_once(tmp_path: Path, embedder: Embedder, world: World) -> None:
-    """A second query takes the embedder, its client and four threads .35 ms of processor time."""
+    """Embedding a second query would take .35 ms of processor time in the embedder, its client and four threads."""
     own, of_items = Listed(embedder), Listed(embedder)
     memory, found = recalled(tmp_path / "ben", own, of_items, world)
-    assert (own.queries, of_items.queries) == ([QUESTION], [QUESTION])  # the latter for the search
+    assert (own.queries, of_items.queries) == ([QUESTION], [QUESTION])  # the second query is for the search
     assert (memory.score, memory.sona_score, memory.relevance) == (found.score, found.sona_score, found.relevance)
 
 
@@ -102,12 +102,12 @@ def test_an_embedder_that_was_late_for_a_recall_is_not_asked_again_for_the_items
 ) -> None:
     own, of_items = Listed(embedder, is_late=True), Listed(embedder)
     memory, found = recalled(tmp_path / "ben", own, of_items, world)
-    assert (own.queries, of_items.queries) == ([QUESTION], [QUESTION])  # the latter for the search
+    assert (own.queries, of_items.queries) == ([QUESTION], [QUESTION])  # the second query is for the search
     assert (memory.record.id, memory.score) == (found.item.id, None)
 
 
 def test_the_secret_is_read_as_often_for_many_items_as_for_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The secret is part of the names of an item's blobs."""
+    """The names of an item's blobs depend on the secret."""
     for number in range(6):
         world.published("ann", f"Connect to the VPN before a deploy to staging, says sheet {number}")
     read, blob = list[str](), Snapshot.blob

@@ -1,4 +1,4 @@
-"""Figures of a shared version: which users count, how much and when; an erased user leaves no trace."""
+"""Figures of a shared version: which users are counted, when, and with which weight; an erased user leaves no trace."""
 
 from __future__ import annotations
 

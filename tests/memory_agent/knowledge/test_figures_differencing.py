@@ -34,9 +34,9 @@ def seen(figures: CountedVersion) -> Seen:
 def all_that_shows(key: bytes, value: float, kind: str, others: int) -> tuple[Seen, ...]:
     """Return every release of an attack on a victim whose quality or rating has this value.
 
-    All other users are the attacker's. Their values are multiples of 1/4, whose levels are certain, and take every
-    possible sum. For each sum they are erased and contribute again, and a release follows. The victim contributes the
-    same quality again each time, so that there are five changes even with four other users.
+    The attacker controls all other users. Their values are multiples of 1/4, which have certain levels, and take every
+    possible sum. For each sum, these users are erased and contribute again before a release. The victim repeats the
+    same quality each time, which makes five changes even with four other users.
     """
     figures = CountedVersion(key, b"author")
     shown = []
@@ -68,7 +68,7 @@ def test_an_attacker_with_all_other_users_never_learns_a_value_to_an_eighth(othe
     for key in KEYS:
         for value in GRID:
             causes[all_that_shows(key, value, kind, others)].append(value)
-    assert len(causes) == QUARTERS + 1  # the attack is as strong as possible: it learns the level
+    assert len(causes) == QUARTERS + 1  # the strongest possible attack: it finds the level
     widths = sorted(max(values) - min(values) for values in causes.values())
     assert widths[0] > 0.22  # levels 0 and 1: tends to .25 with more keys
     assert widths[2] > 0.42  # the other levels: tends to .5

@@ -1,4 +1,4 @@
-"""Attacks by many keys on one item: their effect is bounded, and erasing their users removes it."""
+"""Attacks by many keys on one item have a bounded effect, which erasing their users removes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_keys_that_praise_an_item_prove_it_and_raise_its_score_by_at_most_a_twen
     assert (after[best], after[praised].relevance) == (before[best], before[praised].relevance)
     assert list(after) == [best, praised]  # a more relevant item still comes first
     result = world.user("cas").recall(QUESTION, tiers=("local", "global"), deadline_ms=30_000.0)
-    order = [best, praised] if not is_proven else [praised, best]  # proven items come before new ones
+    order = [best, praised] if not is_proven else [praised, best]  # proven items come before new items
     assert [one.record.id for one in result.memories] == ["own", *order]  # but never before the caller's own memories
 
 

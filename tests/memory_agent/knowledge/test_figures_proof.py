@@ -1,4 +1,4 @@
-"""The lower bound fails at most as often as stated, at one look or at many, and rises with each user's level."""
+"""The lower bound fails no more often than stated, for one look or many, and rises with each user's level."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def histograms(users: int, levels: int = 5) -> Iterator[tuple[int, ...]]:
 
 
 def nulls(prior: float) -> Iterator[Distribution]:
-    """Yield distributions with the mean `prior`: on every pair of levels around it, and mixtures of two pairs."""
+    """Yield distributions with the mean `prior`: on each pair of levels around this mean, and mixtures of two pairs."""
     pairs = []
     for low in range(5):
         for high in range(low + 1, 5):

@@ -150,7 +150,7 @@ def test_items_not_shown_and_runs_without_quality_are_not_reported_as_used(opene
     item, other = published(author), published(author)
     memory = opened("user")
     run = memory.runs.begin("Deploy to staging")
-    memory.runs.step(run.id, "Connected the VPN", [other.id])  # no recall of this run showed it
+    memory.runs.step(run.id, "Connected the VPN", [other.id])  # no recall of this run returned the item
     memory.runs.end(run.id, quality=1.0)
     memory.recall("VPN of staging", top_k=1, tiers=BOTH, min_relevance=0.0, filter={"tags": ["none"]})
     open_run = memory.runs.begin("Deploy again")
@@ -175,7 +175,7 @@ def test_a_report_is_repeated_until_it_is_answered_and_counts_once(
     memory.close()
     between.is_lost = False
     again = opened("user")
-    time.sleep(1)  # later than the first report
+    time.sleep(1)  # makes this use later than the first report
     used(again, item)  # the next report contains this use
     assert again.shared.report(soon() + timedelta(seconds=5)) == 1
     assert again.shared.report(soon() + timedelta(seconds=10)) == 1

@@ -57,7 +57,7 @@ def test_one_version_confirmed_several_times_at_once_is_one_item(world: World) -
     assert isinstance(first, GlobalRecord)
     assert all(other == first for other in others)
     assert world.user("ann").shared.published() == [first]
-    assert once() == first  # a later repeat, as after a lost answer
+    assert once() == first  # a later repetition, as after a lost answer
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
@@ -310,7 +310,7 @@ def test_hostile_text_is_shown_as_the_text_of_another_user(world: World, text: s
     ben = world.user("ben")
     ask = partial(ben.recall, text[:100], tiers=("global",), min_relevance=0.0, context_tokens=1_000)
     result = ask(deadline_ms=30_000.0)
-    while "global_unavailable" in result.degraded:  # after a slow request on a busy machine, for a while
+    while "global_unavailable" in result.degraded:  # for a while after a slow request
         result = ask(deadline_ms=30_000.0)
     assert [one.record.id for one in result.memories] == [item.id]
     block = result.context
@@ -457,7 +457,7 @@ def test_a_write_after_its_deadline_is_rejected(world: World) -> None:
 def test_an_unpublish_that_failed_is_completed_by_the_next_opening(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The unpublish is recorded in the history, and a later successful removal must not hide its failure."""
+    """The failed unpublish is recorded in the history. A later successful removal must not hide the failure."""
     shared, failed, done = world.user("ann").shared, world.published("ann", FIX), world.published("ann", "Another")
 
     def fail(*_: object) -> int:
@@ -495,7 +495,7 @@ def test_an_erasure_waits_for_publishes_in_progress(world: World, monkeypatch: p
 
 
 def test_publishing_goes_on_while_the_columns_are_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rebuild needs the writers' lock at the end, so a publish that waits for the rebuild must not hold the lock."""
+    """A rebuild needs the writers' lock at its end; a publish that waits for the rebuild must not hold this lock."""
     archive, rebuild = world.shared._archive, Archive._rebuild
     begun = threading.Event()
 
@@ -530,7 +530,7 @@ def test_a_new_version_is_visible_only_under_its_own_policy(world: World) -> Non
 
 
 def test_scores_do_not_reveal_items_that_a_caller_may_not_see(world: World) -> None:
-    """Word rarity must not count hidden items, since a score would reveal how many of them contain a word."""
+    """Word rarity must not count hidden items, or a score would reveal how many hidden items contain a word."""
     texts = [f"The build number {number} failed because of a lock of the cache" for number in range(12)]
     for text in (*texts, "The project quagga needs the lock"):
         world.published("ann", text)

@@ -1,4 +1,4 @@
-"""Patterns of many users: an offer is hidden until enough users offer the same words, and no user is named."""
+"""Patterns of many users: an offer is hidden until enough users offer the same words, and authors stay anonymous."""
 
 from __future__ import annotations
 

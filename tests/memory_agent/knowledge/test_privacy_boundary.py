@@ -1,9 +1,8 @@
 """A memory stays private until its user publishes it, and removed items leave no trace.
 
-A model tracks the words that are or were published or offered, their readers, and the contributions that the figures
-count. After each step, `sharing_checks` compares the model with files, the history of erasures, answers, messages from
-a user's memory to the store, the relay's journal, and logs. It checks words, tags, queries, sessions, ids, vectors and
-names.
+A model tracks all words ever published or offered, their readers, and the contributions counted in the figures. After
+each step, `sharing_checks` compares the model with files, the history of erasures, answers, messages from a user's
+memory to the store, the relay's journal, and logs. It checks words, tags, queries, sessions, ids, vectors and names.
 
 The journal may contain the id, version, type, policy and time of an announced item. It never contains a word, author,
 vector or figure, or anything about unpublished content, including offers. Once a removal has been announced and the
