@@ -39,8 +39,7 @@ def test_a_process_killed_while_it_creates_a_key_leaves_a_folder_that_opens(
 
 
 def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: Path) -> int:
-    """Kill a new process at each call of this kind on a file of that name, in turn; return the number of calls.
-    """
+    """Kill a new process at each call of this kind on a file of that name, in turn; return the number of calls."""
     order = Order(shim, tmp_path / "order")
     for number in itertools.count(1):
         assert number < _MOST

@@ -1,4 +1,4 @@
-"""A real HTTP server on port 0 that answers as a model provider does, or misbehaves as the test chooses."""
+"""A real HTTP server on port 0 that answers like a model provider, or fails as the test requests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Provider:
-    """The server: its address, the requests so far, and the replies to the next ones."""
+    """The server's address, the requests so far, and the replies to the next requests."""
 
     def __init__(self, url: str, released: threading.Event) -> None:
         self.url = url
@@ -57,7 +57,7 @@ class Provider:
         self._replies: deque[Reply] = deque()
 
     def then(self, *replies: Reply) -> None:
-        """Give these replies to the next requests; the last one repeats."""
+        """Send these replies to the next requests; repeat the last reply."""
         self._replies = deque(replies)
 
     def next_reply(self) -> Reply:
@@ -122,7 +122,7 @@ def content(kind: RemoteEmbedder, vectors: list[list[float]]) -> Any:
 
 
 def embeds(kind: RemoteEmbedder, longest: int = 10**6, ndim: int = NDIM) -> Reply:
-    """Reply as a server does, and reject texts of more than `longest` characters."""
+    """Reply like a real server, and reject texts of more than `longest` characters."""
 
     def reply(request: Request) -> None:
         texts = texts_of(request.body)

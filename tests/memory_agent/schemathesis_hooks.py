@@ -1,4 +1,4 @@
-"""Limits generated requests to short deadlines and a few users, since each user's store must be opened."""
+"""Limits generated requests to short deadlines and a few users, because each user's store must be opened."""
 
 from __future__ import annotations
 

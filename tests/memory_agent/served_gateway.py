@@ -1,4 +1,4 @@
-"""A real gateway, dispatcher and relay on one data folder, with users' memories in this process instead of Ray."""
+"""A real gateway, dispatcher and relay on one data folder; users' memories run in this process, not in Ray."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def gateway_in_new_folder(
 
 @contextmanager
 def found_by_clients(served: Served) -> Iterator[None]:
-    """Let clients find the gateway by its data folder, as they find a daemon."""
+    """Let clients find the gateway by its data folder, like a daemon."""
     with Layout(served.data_dir).hold():
         Layout(served.data_dir).http.write_text(f"{served.http}\n")
         yield

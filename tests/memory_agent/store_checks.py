@@ -10,7 +10,7 @@ from relay.disk import Findings
 
 
 def verified(store: Store) -> int:
-    """Return the number of memories of an intact store. Raises `StoreDamagedError` with the findings."""
+    """Return the number of memories. Raises `StoreDamagedError` with the findings if the store is damaged."""
     findings = Findings()
     with store._environment.read() as transaction:
         RecordsCheckup(transaction, findings, lambda what, done, total: None).run()

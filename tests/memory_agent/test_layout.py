@@ -1,4 +1,4 @@
-"""The data folder: it is private, has one daemon at a time, and clients find it."""
+"""The data folder is private, has at most one daemon at a time, and is found by clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
 
 
 def test_an_empty_token_file_is_recreated(tmp_path: Path) -> None:
-    """Every client without a token would present an empty token."""
+    """Otherwise every client without a token would send an empty token."""
     (tmp_path / "token").touch()
     assert len(Layout(tmp_path).make_token()) >= 32
 
@@ -101,7 +101,7 @@ def test_a_client_made_before_the_first_daemon_learns_its_token(tmp_path: Path) 
 
 
 def test_clients_do_not_contact_the_port_of_a_killed_daemon(tmp_path: Path) -> None:
-    """Another program may now use the port, even if a command locks the folder the way a daemon does."""
+    """Another program may now use the port, even while a command locks the folder like a daemon."""
     layout = Layout(tmp_path)
     layout.create()
     layout.http.write_text("http://127.0.0.1:1\n")

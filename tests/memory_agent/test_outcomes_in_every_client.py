@@ -1,4 +1,4 @@
-"""A successful run comes before a failed run, both embedded and through a client, without a daemon."""
+"""A successful run ranks before a failed run, both embedded and through a client, without a daemon."""
 
 from __future__ import annotations
 

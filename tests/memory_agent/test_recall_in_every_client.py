@@ -24,7 +24,7 @@ TEXT = "the auth race needed a mutex"
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
-    """A client of a missing embedder, so that recalls search by words."""
+    """A client of an embedder that is not running, so recalls search by words."""
     with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
         yield embedder
 
@@ -159,7 +159,7 @@ def test_a_deadline_of_zero_gives_an_empty_answer(memory: MemoryProvider, deadli
     ids=["kinds", "tags", "most tags"],
 )
 def test_a_long_filter_filters_and_leaves_the_indexes_alone(memory: MemoryProvider, filter: MemoryFilter) -> None:
-    """SQLite reports too many parameters with the same error as damage."""
+    """SQLite uses the same error for too many parameters and for damage."""
     found = memory.recall("the auth race", filter=filter, mode="lexical")
     assert ([memory.record.text for memory in found.memories], found.degraded) == ([TEXT], ())
 

@@ -1,4 +1,4 @@
-"""Runs, feedback and learning work the same embedded as through the daemon, and a repeat takes effect once."""
+"""Runs, feedback and learning work alike embedded and through the daemon; a repeated request takes effect once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def memory(request: pytest.FixtureRequest) -> Either:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object]]:
-    """A method's parameters except for the time, which only an embedded memory accepts."""
+    """A method's parameters without the time, which only an embedded memory accepts."""
     found = inspect.signature(function).parameters.values()
     return [(one.name, one.kind, one.default) for one in found if one.name != "now"]
 
@@ -208,7 +208,7 @@ def test_an_unusable_argument_is_named(memory: Either, ask: Callable[[Any], obje
 def test_the_learner_is_exported_loaded_and_reset(memory: Either) -> None:
     status = memory.sona.status()
     assert (status.user_id, status.gate.state) == ("alice", "shadow")
-    assert memory.sona.load(memory.sona.export()) == 0  # all of it is known already
+    assert memory.sona.load(memory.sona.export()) == 0  # all lessons are known already
     assert memory.sona.reset() == status.trajectories
     assert memory.sona.status().credited == 0
 

@@ -1,4 +1,4 @@
-"""Settings come from defaults, TOML, environment and flags, in increasing precedence; errors name the setting."""
+"""Settings come from defaults, TOML, environment and flags (in increasing precedence), and errors name the setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test what a daemon that a client starts inherits, and when a hook starts one."""
+"""Test what a daemon inherits from the client that starts it, and when a hook starts a daemon."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_daemon_gets_what_it_needs_and_nothing_else_of_the_client(
     for name, text in (OF_AGENTS | own).items():
         monkeypatch.setenv(name, text)
     with open(tmp_path / "secret", "w") as secret:
-        os.set_inheritable(secret.fileno(), True)  # as Node.js leaves pipes of an agent
+        os.set_inheritable(secret.fileno(), True)  # like pipes that Node.js leaves to an agent's children
         layout = Layout(tmp_path / "data")
         process = start_daemon(layout, Start(("--set", "a=b"), ("OPENAI_API_KEY",)))
         assert process.wait(60) == 0
@@ -97,9 +97,9 @@ def test_nobody_else_starts_a_daemon_until_it_holds_the_folder_or_has_ended(
 
 
 def restarted(layout: Layout) -> bool:
-    """Return whether a hook starts a daemon now, and wait for its end."""
+    """Return whether a hook starts a daemon now, and wait for the daemon to end."""
     if layout.start_lock.exists():
-        os.utime(layout.start_lock, (0, 0))  # no hook has just tried it
+        os.utime(layout.start_lock, (0, 0))  # as if no hook had just tried to start a daemon
     process = restart_daemon(layout)
     return process is not None and process.wait(60) == 0
 

@@ -67,7 +67,7 @@ from relay.net import RequestSocket
 INNER_METHODS = {name for name, verb in BY_NAME.items() if verb.scope is None}
 METHODS = BY_NAME.keys() - INNER_METHODS
 USER_METHODS = {name for name in METHODS if BY_NAME[name].answered_by == "memory"}
-NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # the state persists, so a rerun is a different test
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # the state persists, so a rerun would be a different test
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 
@@ -78,7 +78,7 @@ def door(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def served(door: str, embedder: Embedder) -> Iterator[Served]:
-    """One folder per door: ids that users sent through one door would count as leaks through the other."""
+    """One folder per door; otherwise, ids that users sent through one door would count as leaks of the other door."""
     with gateway_in_new_folder(embedder, SOON) as served:
         yield served
 
@@ -137,7 +137,7 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
 
 
 def test_every_verb_and_every_relay_request_is_among_the_operations() -> None:
-    """Every verb needs an operation; otherwise the isolation of users would be untested for the verb."""
+    """Every verb needs an operation; without one, the isolation of users is not tested for the verb."""
     asked = {operation.verb for operation in OPERATIONS}
     assert asked - {"", "no_such_verb"} == METHODS | INNER_METHODS
     requests = {str(request.__struct_config__.tag) for request in get_args(wire.Request)}
@@ -157,7 +157,7 @@ def test_each_operation_is_accepted(users: dict[str, User], operation: Operation
 
 
 def test_the_isolation_check_can_fail(users: dict[str, User]) -> None:
-    """Each user finds its own words with the query that all users send, so a leak is possible."""
+    """All users send the same query, and each user finds its own words, so a leak is possible."""
     for user in users.values():
         remember(user, Asked(None, "", user))
         answer = user.ask("recall", {"query": SHARED, "top_k": 50})
@@ -313,7 +313,7 @@ def test_only_the_daemon_may_send_the_steps_of_an_erasure(served: Served, of_all
 
 @pytest.mark.parametrize("scope", list(Scope))
 def test_a_key_allows_exactly_its_scopes(scope: Scope) -> None:
-    """The table has the scope that each verb needs; a name that is not in the table needs `admin`."""
+    """The table contains the scope that each verb needs; a verb missing from the table needs `admin`."""
     own, everybody = (Principal("k", user, frozenset({scope})) for user in ("alice", None))
     for method in (*METHODS, "a_verb_of_tomorrow"):
         asked = Request(method=method, user_id="alice", params=msgspec.Raw(encode_fields({"through": {"alice": 1}})))

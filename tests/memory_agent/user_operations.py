@@ -1,4 +1,4 @@
-"""Users that send every kind of request, each with its own key and private data.
+"""Users that send every kind of request. Each user has its own key and private data.
 
 `OPERATIONS` contains every verb of the daemon and every request of the relay; `test_user_isolation` fails if any is
 missing.
@@ -22,13 +22,13 @@ from relay.net import RequestSocket
 
 NOW = "2026-11-21T09:00:00Z"
 USERS = ("alice", "bob", "carol")
-SHARED = "the deploy hangs until somebody restarts the proxy"  # every user's memories match every user's query
+SHARED = "the deploy hangs until somebody restarts the proxy"  # in every user's memories and queries
 _numbers = itertools.count(1)
 
 
 @dataclass(repr=False)
 class User:
-    """A user with its own key, and the data that only this user may see: ids and the words of its texts.
+    """A user with its own key and the data that only this user may see: ids, and the words of the user's texts.
 
     `conductor` publishes for every user, with a key for all users.
     """
@@ -42,7 +42,7 @@ class User:
     private: set[str] = field(default_factory=set)
     ids: list[str] = field(default_factory=list)
     said: set[str] = field(default_factory=set)
-    """Ids of other users that this user sent, and may receive again, for example as the id of its own run."""
+    """Ids of other users that this user sent and may receive back, for example as the id of the user's own run."""
     runs: int = 0
     learnt: bytes = b""
     """The exported state of the user's learner."""
@@ -72,7 +72,7 @@ class User:
             return msgspec.msgpack.encode({"fault": {"code": error.code, "message": str(error)}})
 
     def word(self) -> str:
-        """Return a new word that only this user knows."""
+        """Return a new word that only this user has."""
         word = f"q{self.name}x{next(_numbers)}z"
         self.private.add(word)
         return word
@@ -112,7 +112,7 @@ class HttpUser(User):
 
 
 class Asked(NamedTuple):
-    """The arguments of an operation: a user to name, an id, and the id's owner."""
+    """The arguments of an operation: a user id, another id, and that id's owner."""
 
     named: str | None
     id: str
@@ -120,7 +120,7 @@ class Asked(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A user's action, with the daemon's `verb` or the relay's `op`; both are empty for several requests."""
+    """A user's action, with the daemon's `verb` or the relay's `op`. An action of several requests has neither."""
 
     name: str
     do: Callable[[User, Asked], bytes]
@@ -147,7 +147,7 @@ def next_run(user: User) -> str:
 
 
 def conduct(user: User, _: Asked) -> bytes:
-    """Let the conductor publish for the user, including as `system`, in a run with a guessable id."""
+    """Let the conductor publish for the user, also as `system`, in a run with a guessable id."""
     run_id = next_run(user)
     user.runs += 1
     for user_id, fields in (
@@ -212,7 +212,7 @@ def show_of_other(user: User, asked: Asked) -> bytes:
 
 
 def rate_of_other(user: User, asked: Asked) -> bytes:
-    """Rate another user's item, or the user's own if `asked` names it."""
+    """Rate another user's item, or the user's own item if `asked` names it."""
     answer = user.ask("rate", {"item_id": shared_by(asked.other), "rating": 0.5}, asked.named)
     is_own = asked.other is user and asked.named in (None, user.name)
     return b"\x80" if is_own else answer
@@ -319,7 +319,7 @@ OPERATIONS = (
 
 
 MOST_TELLING = ("publish", "conduct", "recall")
-"""The operations that most likely reveal a leak occur more often."""
+"""Operations that are most likely to reveal a leak occur more often."""
 
 
 def found_ids(answer: bytes) -> list[object]:

@@ -60,7 +60,7 @@ qualities = st.sampled_from((0.0, 0.35, 0.8, 1.0))
 works_of_many = st.lists(st.tuples(qualities, st.booleans()), min_size=len(CROWD), max_size=len(CROWD))
 spellings = st.lists(st.sampled_from(("", "", ".", ":")), min_size=len(offering), max_size=len(offering))
 crashes = st.sampled_from((None, None, None, ANSWERED, 1, 1, 2, 3, 5))
-"""The step after which the process is killed, or `ANSWERED` to kill it before it receives the store's first answer."""
+"""The step after which the process is killed; `ANSWERED` kills it before it receives the store's first answer."""
 
 
 def now() -> datetime:
@@ -78,7 +78,7 @@ class SharingModel(CheckedSharing):
 
     @initialize(policy=policies, whom=st.sets(offerers, min_size=5), values=works_of_many, spelled=spellings)
     def begin(self, policy: str, whom: set[str], values: list[tuple[float, bool]], spelled: list[str]) -> None:
-        """Begin with items of one user and of many users, and with figures, so that each example covers all of them."""
+        """Begin with figures and with items of one user and of many users, so that each example covers all three."""
         self.create()
         self.publish_text("quince-ann", SAYINGS[1], "public", has_file=True, crash=None)
         self.publish_text(
@@ -140,14 +140,14 @@ class SharingModel(CheckedSharing):
 
     @rule(user=users, quality=qualities, is_reported=st.booleans(), crash=crashes)
     def work(self, user: str, quality: float, is_reported: bool, crash: int | None) -> None:
-        """Begin a run, recall both tiers, report all shown memories and an unknown id as used, and end it."""
+        """Begin a run, recall both tiers, report all recalled memories and an unknown id as used, and end the run."""
         self.works(user, quality)
         if is_reported:
             self.reports(user, crash)
 
     @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Report as enough users to release figures; one repeats a report. Authors report too, which must not count."""
+        """Send reports by enough users to release figures; one is repeated. Reports by authors must not count."""
         for item in [item for item in self.model.items.values() if item.author]:
             self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):
@@ -219,7 +219,7 @@ class SharingModel(CheckedSharing):
             self.model.left |= marks
             return
         self.publishes(Item(id_, user, asked["access_policy"], frozenset(marks), version, data))
-        assert shared.confirm(preview, data) == stored  # a repeat, as after a lost answer
+        assert shared.confirm(preview, data) == stored  # a repetition, as after a lost answer
 
     @precondition(lambda self: any(item.author for item in self.model.items.values()))
     @rule(data=st.data(), crash=crashes)
@@ -347,7 +347,7 @@ class SharingModel(CheckedSharing):
         self.reports(user, crash)
 
     def reports(self, user: str, crash: int | None = None) -> None:
-        """Report as a host's upkeep does; after a crash the next upkeep repeats the report, which counts once."""
+        """Send a report like a host's upkeep. After a crash, the next upkeep repeats the report, which counts once."""
         self.run(lambda: self.world.keep_up(user).shared.report(now()), crash)
         if crash is not None:
             self.world.keep_up(user).shared.report(now())
@@ -369,7 +369,7 @@ class SharingModel(CheckedSharing):
         said=st.lists(qualities, min_size=1, max_size=4),
     )
     def report_by_hand(self, data: st.DataObject, sender: str, number: int, said: list[float]) -> None:
-        """Send a report by hand, with a number that may have been counted, including for the user's own item."""
+        """Send a report by hand, even for the user's own item, with a number that may have been counted already."""
         item = self.some_item(data)
         user = (item.author or min(item.offerers)) if sender == "author" else sender
         self.reports_by_hand(user, item, number, said)
@@ -419,7 +419,7 @@ class SharingModel(CheckedSharing):
     @precondition(lambda self: self.saved is not None)
     @rule(is_whole=st.booleans())
     def restore(self, is_whole: bool) -> None:
-        """Restore a backup: its items return, except items removed since."""
+        """Restore a backup: all its items return except those removed since."""
         assert self.saved is not None
         saved, erased = self.saved
         paths = self.root / "backup", self.world.data_dir

@@ -197,7 +197,7 @@ def test_the_journal_keeps_only_the_fingerprint_of_an_unpublished_item(here: Dep
     assert here.journal_holds(item.id)
     here.world.user("ann").shared.unpublish(item.id)
     here.world.shared.expire()
-    assert item.id.encode() not in here.world.bytes_of_the_store()  # including the log, which is not announced yet
+    assert item.id.encode() not in here.world.bytes_of_the_store()  # not even in the log, which is not announced yet
     here.announce()
     assert here.received() == [("published", kept.id), ("unpublished", gone(item))]
     with Subscriber(*here.broker.endpoints) as local:
@@ -265,7 +265,7 @@ def test_a_rating_is_announced_at_its_release_without_its_rater(here: Deployment
     for entry in here.entries("both"):
         assert not any(name.encode() in entry.data for name in (*raters, *pseudonyms))
         assert b"rating" not in entry.data
-    assert rate(raters[:1], None) == [("rated", item.id)] * 2  # withdrawn: too few raters are left
+    assert rate(raters[:1], None) == [("rated", item.id)] * 2  # withdrawn, because too few raters remain
     assert here.world.user("ben").shared.search("quokka")[0].item.quality_metrics.user_rating is None
     here.world.user("ann").shared.unpublish(item.id)
     here.announce()
@@ -342,7 +342,7 @@ def test_a_journal_that_fails_keeps_no_user_from_being_erased(
 
 
 def test_a_receipt_states_that_a_full_journal_still_has_the_removed_items(here: Deployment) -> None:
-    """The first daemon that starts after the journal has room removes the items."""
+    """The first daemon started after the journal has room again removes the items."""
     item = here.publish("The quokka", ACME)
     here.announce()
     with Publisher(here.broker.endpoints.ingest) as publisher:
@@ -458,7 +458,7 @@ def test_a_repeated_batch_erases_none_of_its_own_events(here: Deployment) -> Non
 def test_removals_in_quick_succession_are_erased_from_the_journal_together(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An erasure reads all events of shared items in the journal, and a compaction copies the journal's file."""
+    """An erasure reads all of the journal's events of shared items, and a compaction copies the journal's file."""
     items = [here.publish(f"Quokka {number}") for number in range(20)]
     here.announce()
     erased, compacted = counted(monkeypatch, "erase"), counted(monkeypatch, "compact")

@@ -56,7 +56,7 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture
 def items(world: World) -> dict[str, GlobalRecord]:
-    """Items of three users, one with a file and one with ratings, and the users' chosen names."""
+    """The chosen names of three users, and their items: one has a file, and one has ratings."""
     world.user("ann").shared.set_name("Ann of the platform team")
     world.user("quokka-cas").shared.set_name("Quokka Cas")
     found = {
@@ -141,7 +141,7 @@ def test_a_restore_brings_back_no_removed_item(world: World, items: dict[str, Gl
 def test_a_user_who_returned_after_an_erasure_has_the_same_pseudonym_elsewhere(
     world: World, tmp_path: Path, embedder: Embedder
 ) -> None:
-    """The history of the target folder does not contain the erasure of the former pseudonym."""
+    """The target folder's history does not contain the erasure of the former pseudonym."""
     world.published("ann", KEPT)
     world.shared.ask(Caller(user_id="ann"), ForgetUser())
     item = world.published("ann", KEPT)

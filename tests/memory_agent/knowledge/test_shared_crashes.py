@@ -42,7 +42,7 @@ with opened(Path(sys.argv[2])) as world:
 
 
 def opened(data_dir: Path) -> World:
-    """Return a world whose searches use words, since loading a model takes a second in each process."""
+    """Return a world whose searches use words, because loading a model takes a second in each process."""
     return World(data_dir, None, Settings(shared=UNLIMITED, embedder=EmbedderSettings(folder="none")))
 
 
@@ -147,7 +147,7 @@ def test_a_kill_at_any_step_leaves_each_operation_done_or_repeatable(
         name = world.user("ann").shared.published()[0].author if OWN in found else None
         assert name is None or name.startswith("Quokka Ann #") == (operation != "publish")
         if operation in ("unpublish", "erase") and found == after:
-            assert world.shared.erasure.is_forgotten(OWN, datetime.now(UTC))  # otherwise a restore would bring it back
+            assert world.shared.erasure.is_forgotten(OWN, datetime.now(UTC))  # otherwise a restore would revive it
         seen.append(found)
         OPERATIONS[operation](world)
         assert items_of(world) == after
@@ -183,7 +183,7 @@ def test_an_erased_user_leaves_nothing_whenever_it_is_killed(prepared: Path, tmp
 def test_an_unpublish_recorded_only_in_the_history_is_completed_by_the_next_opening(
     tmp_path: Path, embedder: Embedder
 ) -> None:
-    """The history is written first; otherwise a crash could leave a removal unrecorded, and a restore would undo it."""
+    """The history is written first; otherwise, after a crash, an unrecorded removal would be undone by a restore."""
     with World(tmp_path / "data", embedder) as world:
         item = world.published("ann", "The quokka needs the VPN", data=b"[quokka]")
         copies = []

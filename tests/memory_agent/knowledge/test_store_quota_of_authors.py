@@ -73,7 +73,7 @@ def test_the_last_byte_fits_and_one_more_does_not(world: World) -> None:
         shared.confirm(shared.preview("ti", "su", attachment=more), more)
     preview = shared.preview("ti", "su", attachment=most)
     assert shared.confirm(preview, most).size_bytes == MOST
-    assert shared.confirm(preview, most).size_bytes == MOST  # a repeat does not add an item
+    assert shared.confirm(preview, most).size_bytes == MOST  # a repetition adds no item
 
 
 def test_a_new_version_replaces_the_former_one_in_the_quota(world: World) -> None:

@@ -107,7 +107,7 @@ def published_sheet(world: World, text: str) -> GlobalRecord:
 
 
 def test_the_store_marks_only_long_texts_and_the_recall_what_it_shows(world: World) -> None:
-    """Marking all fifteen items would take 0.4 ms of the search, and most of them are not shown."""
+    """Marking all fifteen items would add 0.4 ms to the search, although most of the items are not shown."""
     long = published_sheet(world, LONG)
     for number in range(8):
         world.published("ann", f"{SHORT}, says sheet {number}")
@@ -155,7 +155,7 @@ def test_own_memories_are_marked_whether_or_not_an_item_takes_the_last_place(
 def test_a_long_text_is_marked_in_its_best_passage(world: World) -> None:
     published_sheet(world, LONG)
     (found,) = world.user("ben").recall(WHICH_VPN, tiers=BOTH, min_relevance=0.0, deadline_ms=30_000.0).memories
-    assert "**VPN** of the platform team" in found.highlights[0]  # a highlight of the whole text would be its beginning
+    assert "**VPN** of the platform team" in found.highlights[0]  # not the beginning of the text
 
 
 def taken(quota: SearchQuota, user: str, now_s: float) -> bool:

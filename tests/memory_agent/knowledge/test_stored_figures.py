@@ -1,4 +1,4 @@
-"""The stored form of figures, with one blob per user of an item."""
+"""The stored form of figures: one blob for each user of an item."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_report_writes_the_part_of_its_user_alone(world: World) -> None:
     assert before.keys() == after.keys()
     assert len([name for name in after if after[name] != before[name]]) == 1
     world.shared.expire()
-    assert blobs(world, PARTS) == after  # a release does not change them
+    assert blobs(world, PARTS) == after  # a release does not change the contributions
     assert metrics(world, item).distinct_users == 5
 
 
@@ -125,7 +125,7 @@ def test_other_users_write_while_a_user_is_erased(world: World, monkeypatch: pyt
 def test_an_erasure_that_fails_half_way_is_completed_by_the_next_opening(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The opening completes it even if another removal succeeded in between."""
+    """Opening the store completes the erasure even if another removal succeeded in between."""
     monkeypatch.setattr(removal, "_AT_ONCE", 1)
     items = [world.published("ann", f"Staging {number} needs the VPN") for number in range(3)]
     report(world, "ben", 1, *items)

@@ -161,7 +161,7 @@ def test_rotated_and_replaced_keys_keep_their_age_and_person(world: World, item:
         create_key(world.data_dir, f"{name}-new", name, READ)
     report(world, item, SIX, 1.0)
     world.shared.expire(NOW)
-    assert users_of(world, item) == 5  # two of the six are one person
+    assert users_of(world, item) == 5  # two of the six keys belong to one person
     assert {one.user_id for one in read_keys(world.data_dir) if one.person == "mallory"} == set(SIX[:2])
 
 
@@ -271,7 +271,7 @@ def test_a_user_erased_while_voters_are_assigned_is_not_stored_as_one(
 
     def erase_first(figures: ItemFigures, users: Sequence[bytes]) -> None:
         erasing.start()
-        erasing.join(0.2)  # it waits for the batch, then for the voters
+        erasing.join(0.2)  # the erasure waits for the batch, then for the voters
         assign(figures, users)
 
     with monkeypatch.context() as patched:
@@ -378,7 +378,7 @@ def test_an_encrypted_store_shows_neither_persons_nor_pseudonyms(tmp_path: Path,
 
 @pytest.fixture(scope="module")
 def divided(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[World]:
-    """A world in which mallory has six keys, and nobody else has one."""
+    """A world where mallory has six keys, and no other user has a key."""
     with World(tmp_path_factory.mktemp("divided") / "data", embedder) as world:
         world.published("ann", TEXT)
         keys_for(world, SIX, "mallory")
@@ -387,7 +387,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Ite
 
 
 Evidence = tuple[int, int, int]
-"""Retrievals, uses and the mean quality in thousandths of one report."""
+"""The retrievals, uses and mean quality (in thousandths) of one report."""
 evidence = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 1_000))
 
 
@@ -401,7 +401,7 @@ evidence = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 1_000)
 def test_no_division_of_one_persons_evidence_among_keys_changes_a_figure(
     divided: World, own: list[tuple[Evidence, int]], others: list[Evidence], rating: int, random: object
 ) -> None:
-    """Also if reports arrive in another order, and if upkeep runs in between."""
+    """The same holds if reports arrive in another order, and if upkeep runs in between."""
     figures = []
     for users in ([0] * len(own), [user for _, user in own]):
         item = divided.published("ann", TEXT)

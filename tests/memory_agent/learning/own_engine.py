@@ -1,4 +1,4 @@
-"""Learning engines as a caller would write them."""
+"""Learning engines written as a caller would write them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sona import Adaptation, Lesson, Use
 
 
 class NearestUses:
-    """Raises what the runs of similar queries used."""
+    """Raises the memories that runs with similar queries used."""
 
     def __init__(self, ndim: int) -> None:
         self._ndim = ndim
@@ -43,7 +43,7 @@ class Failing(NearestUses):
 
 
 class Misshapen(NearestUses):
-    """Returns a direction of another dimension."""
+    """Returns a direction of the wrong dimension."""
 
     def adapt(self, query: Any) -> Adaptation | None:
         return Adaptation.of([Use(1, 0.5, 0.5, 1, 0.5)], self._ndim + 1)

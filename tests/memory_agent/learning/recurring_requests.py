@@ -1,6 +1,7 @@
-"""A small company whose requests recur in different words. Some memories answer them; others only look similar.
+"""A small company whose requests recur in different words. Some memories answer these requests; other memories only
+look similar.
 
-Each thing has a note that runs used, and a ticket that is closer to every request.
+Each thing has a note, which runs used, and a ticket, which is more similar to every request.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Company:
     tickets: dict[str, MemoryRecord]
 
     def request(self, number: int) -> tuple[str, str]:
-        """Return the thing and the wording of request `number`."""
+        """Return the thing that request `number` is about, and the request's wording."""
         things = list(THINGS)
         return things[number % len(things)], REQUESTS[number // len(things) % len(REQUESTS)]
 
@@ -66,7 +67,7 @@ class Company:
             self.judge(number, result, [self.notes[thing]])
 
     def run(self, number: int, session: str) -> None:
-        """Recall in a conductor's run that reports the note as used and stores no memory."""
+        """Recall within a conductor's run, which reports the note as used and stores no memory."""
         run_id, (thing, words) = f"run-{number}", self.request(number)
         now = START + timedelta(days=1, minutes=10 * number)
         self.memory.recall(words.format(thing), 3, by_run=run_id, now=now, deadline_ms=60_000)

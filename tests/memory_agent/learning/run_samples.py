@@ -1,4 +1,4 @@
-"""Events of runs as conductors, workers and people send them, and memories that need no model."""
+"""Run events as sent by conductors, workers and people, and memories that need no model."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def things_to_use(memory: Memory, count: int = 5) -> list[str]:
 
 
 def note(memory: Memory, recall_id: str, minute: float, shown: Sequence[str], query: str = "", **fields: Any) -> None:
-    """Store a recall's note the way a recall does."""
+    """Store the note about a recall like a real recall."""
     store = memory._archive.store
     rows = [store.row_of_id(record_id) for record_id in shown]
     store.note_recall(
@@ -100,5 +100,5 @@ def note(memory: Memory, recall_id: str, minute: float, shown: Sequence[str], qu
 
 
 def qualities(memory: Memory) -> dict[str, float | None]:
-    """Return every memory's quality, by event id, or by memory id if it has no event."""
+    """Return the quality of every memory, by event id, or by memory id for memories without an event."""
     return {record.event_id or record.id: record.quality_score for _, record in memory._archive.store.scan()}

@@ -1,4 +1,4 @@
-"""The contract of a learning engine, for `sona` and a custom one; and `off`, `sona` and custom engines in a memory."""
+"""The contract of learning engines (`sona` and a custom engine), and memories with `off`, `sona` and custom engines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENGINES: dict[str, Callable[[int], LearningEngine]] = {
 
 
 def unit(place: int, other: int = 0, share: float = 0.0) -> np.ndarray:
-    """Return a unit vector along one axis, with a share of another."""
+    """Return a unit vector along one axis, with a component along another axis."""
     axes = np.eye(NDIM, dtype=np.float32)
     vector = axes[place] + share * axes[other]
     return vector / np.linalg.norm(vector)
@@ -182,7 +182,7 @@ def test_a_failing_engine_affects_neither_the_usual_ranking_nor_writes(
         failing.memory.remember("Another note", id="another")
     assert failing.memory.get(["another"])
     events = [one for one in logs if one["event"] == "learning.engine_failed"]
-    assert len(events) == (0 if engine in ("Failing", "unavailable") else 1)  # these failed when the memory was opened
+    assert len(events) == (0 if engine in ("Failing", "unavailable") else 1)  # those two failed at opening
     for company in (usual, failing):
         company.memory.close()
 

@@ -1,4 +1,4 @@
-"""Uses that a real memory infers from the text of runs that name no ids."""
+"""A real memory infers used memories from the text of runs that contain no ids."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def id_of(memory: Memory, text: str) -> str:
 
 
 def asked(memory: Memory, run_id: str, minute: float, query: str = QUESTION) -> RecallResult:
-    """Begin a run and recall for it; the answer contains all four facts."""
+    """Begin a run, and recall for this run; the answer contains all four facts."""
     memory.ingest([begin(run_id, minute, query)], now=LATER)
     answer = memory.recall(query, 4, SAID, by_run=run_id, now=at(minute + 1), deadline_ms=60_000)
     assert {found.record.text for found in answer.memories} == set(FACTS)

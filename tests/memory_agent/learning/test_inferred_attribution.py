@@ -21,7 +21,7 @@ FILLER = [f"Day {day}: looked at the build, wrote tests, and read the logs of se
 
 
 class CountedTexts:
-    """Word counts for some texts, as in a store that contains them."""
+    """Word counts for some texts, as in a store that contains these texts."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.memories = len(texts)
@@ -120,7 +120,7 @@ def test_a_memory_that_one_statement_contradicts_may_be_used_in_another() -> Non
 
 
 def test_a_long_output_needs_more_agreement_than_a_short_one() -> None:
-    """Each statement is another chance to agree by accident."""
+    """Each additional statement is another chance of accidental agreement."""
     short = "Talked about sailing."
     (one,) = weigh(short, "why?", SHOWN, STORE)
     long = "\n".join([short, *(f"Then lunch number {number} followed." for number in range(60))])

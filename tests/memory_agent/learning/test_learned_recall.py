@@ -1,4 +1,4 @@
-"""Recalls that rank by what runs used, in a real memory, from the first request until the gate opens."""
+"""Recalls of a real memory, ranked by the memories that runs used, from the first request until the gate opens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def without_times(result: RecallResult) -> bytes:
-    """Return an answer without the parts that differ between calls."""
+    """Return an answer without the fields that differ between calls."""
     memories = [
         msgspec.structs.replace(found, record=msgspec.structs.replace(found.record, last_recalled_at=None))
         for found in result.memories
@@ -122,9 +122,9 @@ def test_the_gate_opens_by_its_own_evidence_and_then_the_learned_ranking_answers
     assert status.gain is None
     answers = [company.ask(asked) for asked in range(number, number + 60)]
     learned = [(thing, result) for thing, result in answers if arms(result) == {"learned"}]
-    assert len(learned) >= 36  # a tenth is held out and a tenth interleaved; fails 1 time in 10,000
+    assert len(learned) >= 36  # a tenth is held out and a tenth is interleaved; fails once in 10,000 runs
     leading = sum(result.memories[0].record.id == company.notes[thing].id for thing, result in learned)
-    assert leading >= 0.6 * len(learned)  # with the usual ranking, 1 of 60
+    assert leading >= 0.6 * len(learned)  # only 1 of 60 with the usual ranking
     company.memory.close()
     again = open_company(tmp_path / "auto", embedder, AUTO)
     assert again.memory.sona.status().gate == status.gate

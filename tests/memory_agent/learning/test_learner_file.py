@@ -1,5 +1,5 @@
-"""A real memory's learner file: lost, outdated, reset, exported, imported, and after a session was forgotten; also what
-the gate may count.
+"""A real memory's learner file when it is lost, outdated, reset, exported or imported, or when a session is forgotten.
+Also tests which runs the gate may count.
 """
 
 from __future__ import annotations

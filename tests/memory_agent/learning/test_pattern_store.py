@@ -175,7 +175,7 @@ def test_a_pattern_belongs_to_no_run_and_its_runs_did_not_use_it(memory: Memory)
     run_4 = memory.runs.get("run-4")
     assert run_4 is not None
     credited = [(use.record_id, use.how) for use in run_4.used]
-    assert credited == [(pattern.id, "overlap")]  # the run repeats what the pattern quotes from other runs
+    assert credited == [(pattern.id, "overlap")]  # the run repeats steps that the pattern quotes from other runs
     memory.ingest([step("run-4", 9, 4 * DAY + 3, summary="Nothing else")], now=LATER)
     memory.sona.consolidate(LATER)
     run_4 = memory.runs.get("run-4")

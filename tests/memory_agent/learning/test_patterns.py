@@ -27,7 +27,7 @@ def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
 def near(
     topic: np.ndarray[tuple[int], np.dtype[np.float64]], number: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Return the vector of a request about `topic`, with a cosine of about .9 to others about it."""
+    """Return the vector of a request about `topic`, with a cosine of about .9 to other requests about this topic."""
     vector = topic + 0.3 * np.random.default_rng([number, int(abs(topic[0]) * 1e6)]).standard_normal(NDIM)
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 

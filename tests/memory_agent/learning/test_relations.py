@@ -1,4 +1,4 @@
-"""Relations of runs to earlier ones: retries, continuations, shared memories."""
+"""Relations of runs to earlier runs: retries, continuations, and shared memories."""
 
 from __future__ import annotations
 

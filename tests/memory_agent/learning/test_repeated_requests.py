@@ -1,4 +1,4 @@
-"""Recurring requests: former requests in the store do not displace the memories that answer."""
+"""Recurring requests: former requests in the store do not displace the memories that answer them."""
 
 from __future__ import annotations
 

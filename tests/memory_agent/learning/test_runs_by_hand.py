@@ -1,4 +1,4 @@
-"""Runs through `Memory.runs`: they begin, continue, end, are listed, and expire after inactivity."""
+"""Runs through `Memory.runs` begin, continue, end, are listed, and expire after inactivity."""
 
 from __future__ import annotations
 

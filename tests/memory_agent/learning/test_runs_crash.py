@@ -70,7 +70,7 @@ def test_a_replay_after_a_crash_gives_the_same_runs_byte_for_byte(tmp_path: Path
     with without_model(tmp_path / "whole") as memory:
         assert list(take_in(memory))
         expected = contents(memory)
-    assert len(expected[RUNS]) >= 12  # the first three continue runs of which only the name is known
+    assert len(expected[RUNS]) >= 12  # the first three runs continue runs that are known only by name
     seeded = random.Random(20260216)
     for attempt in range(2):
         folder = tmp_path / f"crashed-{attempt}"

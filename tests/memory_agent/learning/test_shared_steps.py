@@ -1,4 +1,4 @@
-"""Steps that runs have in common, in order, and steps that occur only in failed runs."""
+"""Steps that runs share, in order, and steps that occur only in failed runs."""
 
 from __future__ import annotations
 

@@ -115,11 +115,11 @@ def test_a_run_is_also_found_by_the_users_message_before_it(memory: Memory) -> N
     events = [other, asked, begin("r", 0, "Investigate INC-4711", session_id="s"), end("r", 5, session_id="s")]
     memory.ingest(events, now=LATER)
     assert only(memory, "users are thrown out at the checkout").id == "r"
-    assert memory.runs.similar("the printer is out of paper") == []  # there was a message in between
+    assert memory.runs.similar("the printer is out of paper") == []  # another message came in between
 
 
 def attempts(last: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a successful run, a failed run with a similar request, and its retry, which ends with `last`."""
+    """Return a successful run, a failed run with a similar request, and the failed run's retry, ending with `last`."""
     return [
         *run_events("other", 0, OBJECTIVE, ["Add a lock"], end("other", 9)),
         *run_events("first", DAY, "Remove a race in auth", ["Add a delay"], failure("first", DAY + 9)),
@@ -142,12 +142,12 @@ def test_a_failed_run_is_shown_with_its_successful_retry(memory: Memory) -> None
     memory.ingest(attempts(end("second", DAY + 20)), now=LATER)
     assert [run.id for run in memory.recall(OBJECTIVE, runs=2).runs] == ["second", "first"]
     assert [run.id for run in memory.recall(OBJECTIVE, runs=3).runs] == ["other", "second", "first"]
-    memory.ingest([event("v", "feedback.retry", DAY + 30, "second")], now=LATER)  # ended worse than the other run
+    memory.ingest([event("v", "feedback.retry", DAY + 30, "second")], now=LATER)  # now the retry is the worse run
     assert [run.id for run in memory.recall(OBJECTIVE, runs=2).runs] == ["other", "first"]
 
 
 def test_the_retry_that_worked_comes_before_the_run_that_was_sent_back(memory: Memory) -> None:
-    """The rejected run is nearer, but a small block has room for only one run and shows the successful one."""
+    """The rejected run is nearer, but a small block, with room for only one run, shows the successful run."""
     memory.ingest(run_events("first", 0, OBJECTIVE, ["Retry in the client"], end("first", 9)), now=LATER)
     memory.ingest([event("sent-back", "feedback.retry", 10, "first", comment="Fix the race, not the symptom")])
     again = run_events("second", 20, "Once more, and properly", ["Add a mutex"], end("second", 29), retry_of="first")
@@ -183,7 +183,7 @@ def test_forgotten_parts_of_a_run_are_not_shown(memory: Memory) -> None:
     memory.ingest(run_events("r", 0, OBJECTIVE, ["Read the log", "Add a lock"], end("r", 9)), now=LATER)
     run = only(memory, OBJECTIVE)
     memory.forget([run.steps[0].record_id])
-    memory.forget([only(memory, OBJECTIVE).steps[0].record_id])  # this is the memory of the approval
+    memory.forget([only(memory, OBJECTIVE).steps[0].record_id])  # now the memory of the approval
     assert [line.text for line in only(memory, OBJECTIVE).steps] == ["Add a lock"]
     memory.erasure.erase([run.request.record_id])
     assert memory.runs.similar(OBJECTIVE, min_relevance=0.0) == []
@@ -204,7 +204,7 @@ def test_without_a_model_runs_are_found_by_words(tmp_path: Path) -> None:
 
 
 def test_many_steps_of_other_runs_do_not_hide_a_run(memory: Memory) -> None:
-    """Assignments may be requests too, and there are far more of them than the first search examines."""
+    """Assignments may be requests too, and there are far more assignments than the first search examines."""
     for number in range(5):
         steps = [f"Fix the race in the auth module, part {part} of {number}" for part in range(40)]
         memory.ingest(run_events(f"r-{number}", 100 * number, f"Task {number}", steps, failure(f"r-{number}", 99)))

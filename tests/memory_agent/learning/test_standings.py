@@ -1,4 +1,4 @@
-"""The status shows how the gate came to its state and which memories have credit, from the lessons alone."""
+"""The status derives the gate's history and the memories' credit from the lessons alone."""
 
 from __future__ import annotations
 

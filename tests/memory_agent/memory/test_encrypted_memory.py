@@ -51,7 +51,7 @@ def opened(folder: Path, embedder: Embedder | None = None, keys: Path | None = N
 
 
 def fill(memory: Memory) -> dict[str, bytes]:
-    """Store memories, a run that used them, a lesson and a pending erasure; return bytes to look for in files."""
+    """Store memories, a run that used them, a lesson and a pending erasure; return bytes to search for in files."""
     for number in range(30):
         memory.remember(f"{WORDS['text']} number {number} is a small marsupial", session_id=WORDS["session"], now=NOW)
     record = memory.remember(
@@ -124,7 +124,7 @@ def test_no_file_contains_plain_text_while_open_or_closed(tmp_path: Path, embedd
 
 
 def test_without_encryption_the_files_contain_every_mark(tmp_path: Path, embedder: Embedder) -> None:
-    """This ensures that the test above searches for the right bytes."""
+    """Confirms that the test above searches for the right bytes."""
     with opened(tmp_path / "alice", embedder) as memory:
         marks = fill(memory)
         held = found(tmp_path / "alice", marks)

@@ -1,4 +1,4 @@
-"""Vectors and word vectors are filled in later: in old stores, after a model change, and after a crash."""
+"""Missing vectors and word vectors are computed later: in old stores, after a model change, and after a crash."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_model_of_other_dimensions_reembeds_everything_in_the_background(tmp_p
         assert memory.care.rebuild(vectors=True) == COUNT + 2
         stats = memory.stats()
         assert (stats.waiting, stats.memories) == (COUNT + 2, COUNT + 2)
-        assert stats.model != embedder.info.stamp  # the old vectors stay until all new ones are there
+        assert stats.model != embedder.info.stamp  # the old vectors stay until all new vectors are stored
         assert found(memory, "note17", "hybrid").startswith("note17 ")  # found by words
         memory.remember("said meanwhile")
         assert memory.recall("said meanwhile").degraded == ("model_changed",)
@@ -151,7 +151,7 @@ def test_upkeep_replaces_the_vectors_of_another_model_if_the_settings_permit_it(
         remember(memory, 30)
     embedder, chosen = MadeVectors(model="other", runtime=present), Settings(daemon=DaemonSettings(reembed=reembed))
     with Memory.open(tmp_path / "a", embedder=embedder, settings=chosen) as memory:
-        assert memory.fill_vectors() == 0  # only a daemon does it by itself
+        assert memory.fill_vectors() == 0  # only a daemon embeds again automatically
     with Memory.open(tmp_path / "a", embedder=embedder, settings=chosen, role="host") as memory:
         assert memory.fill_vectors(10) == (10 if begins else 0)
         assert memory.fill_vectors() == (21 if begins else 0)

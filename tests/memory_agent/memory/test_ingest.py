@@ -126,7 +126,7 @@ def test_encoded_events_are_read_in_the_format_of_the_journal(memory: Memory) ->
 
 
 def test_a_rejected_event_is_reported_again_on_replay(memory: Memory) -> None:
-    """The process that quarantines the event may die between the two commits."""
+    """The process that quarantines the event may die between its two commits."""
     encoded = [encode_event(event_from_mapping(event, EventLimits(), NOW)) for event in BATCH[:2]]
     batch = [encoded[0], b"\xc1 no event", encoded[1]]
     memory.ingest_encoded(batch, seqs=[1, 2, 3])

@@ -1,4 +1,4 @@
-"""Batches passed ahead with the previous batch are embedded in advance, with the same outcome."""
+"""Batches passed along with the previous batch are embedded in advance, with the same outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of memories and of sessions equal a plain sort of all records, even while memories are added and removed."""
+"""Pages of memories and sessions match a plain sort of all records, even while memories are added and removed."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_what_is_replaced_between_two_pages_is_shown_once_unless_its_place_chang
 
 
 def remember_in_sessions(memory: Memory, count: int) -> None:
-    """Store memories of six sessions and of none, in five channels and in none, some of them in runs."""
+    """Store memories with and without a session, a channel or a run, in six sessions and five channels."""
     for number in range(count):
         remember(
             memory,

@@ -1,4 +1,4 @@
-"""No input stores a secret in any file of a memory."""
+"""Whatever the input, no file of a memory contains a secret."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_personal_numbers_are_masked_by_a_setting_and_marked_in_a_preview_withou
 
 
 def test_masked_secrets_are_counted_durably_per_user(tmp_path: Path, embedder: Embedder) -> None:
-    """Masks in events count too, because the relay masks secrets before a daemon's memory receives the events."""
+    """Masks in events are counted too, because the relay masks secrets before a daemon's memory receives the events."""
     folder = tmp_path / "alice"
     masked = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "deploy with [masked:github_token]"}}
     noise = {

@@ -116,7 +116,7 @@ def test_stats_for_a_scope_count_memories_without_a_vector(tmp_path: Path, embed
 
 
 def test_stats_report_when_the_store_was_created_and_its_columns_were_built(tmp_path: Path, embedder: Embedder) -> None:
-    began = datetime.now(UTC) - timedelta(milliseconds=1)  # the store's creation is known to the millisecond
+    began = datetime.now(UTC) - timedelta(milliseconds=1)  # the store records its creation time in milliseconds
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         memory.remember(SUBJECTS[0])
         first = memory.stats()

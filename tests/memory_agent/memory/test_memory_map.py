@@ -1,4 +1,4 @@
-"""The map shows each memory with a vector once, keeps its positions, and never shows what was forgotten."""
+"""The map shows each memory with a vector once, keeps its position, and never shows forgotten memories."""
 
 from __future__ import annotations
 

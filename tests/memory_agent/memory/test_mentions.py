@@ -52,7 +52,7 @@ def test_each_mention_is_listed_once_and_at_most_two_hundred_are() -> None:
     "piece", ["a" * 50, "A" * 50, "Aa ", "a.", "a@", "/a", "1.", "@", "a-", "A. ", "tel 1", "+1 2", "DE89 "]
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:
-    """If the text is 100 times as long, the processor time (best of three) grows less than 1,000-fold."""
+    """For a text 100 times as long, the processor time (best of three) grows by a factor of less than 1,000."""
 
     def least_s(text: str) -> float:
         taken = []

@@ -1,4 +1,4 @@
-"""`Memory.open` takes one settings struct; each keyword from earlier versions replaces one of its tables."""
+"""`Memory.open` takes one settings struct; each keyword of earlier versions replaces a table of this struct."""
 
 from __future__ import annotations
 

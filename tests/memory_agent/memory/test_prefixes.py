@@ -1,4 +1,4 @@
-"""Models with query and text prefixes, tested with the bundled model and settings for both."""
+"""Models with query and text prefixes, tested with the bundled model and settings for both prefixes."""
 
 from __future__ import annotations
 

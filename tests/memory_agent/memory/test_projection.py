@@ -1,4 +1,4 @@
-"""The plane keeps the neighbours of vectors, and its points stay where they were when others come."""
+"""The plane keeps neighbouring vectors together, and existing points do not move when points are added."""
 
 from __future__ import annotations
 

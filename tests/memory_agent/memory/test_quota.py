@@ -1,4 +1,4 @@
-"""The memory quota of a tier: further memories are refused, or the oldest unused ones are forgotten."""
+"""The memory quota of a tier: new memories are refused, or the oldest unused memories are forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A provider's API under faults: every call ends in time, with an error that states the fix and contains no secret."""
+"""A faulty provider API: every call ends in time, with an error that states the fix and contains no secret."""
 
 from __future__ import annotations
 

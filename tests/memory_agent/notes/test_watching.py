@@ -1,4 +1,4 @@
-"""A watch finds added, changed, renamed and removed documents, and none that is being written."""
+"""A watch finds added, changed, renamed and removed documents, but no document that is still being written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def docs(tmp_path: Path) -> Path:
 
 
 def counts(memory: Memory, watch: DocumentWatch, root: Path) -> tuple[int, int, int, int] | None:
-    """Poll, and index changes; return added, replaced, removed and bad, or None if nothing changed."""
+    """Poll and index changes; return counts of added, replaced, removed and bad notes, or None if nothing changed."""
     changed = watch.look()
     if not changed:
         return None

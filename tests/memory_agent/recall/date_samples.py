@@ -1,4 +1,4 @@
-"""Queries that name a time, with that time, and queries that only seem to name one.
+"""Queries that contain a date, with the date's span, and queries that only seem to contain a date.
 
 The reference time is a Wednesday afternoon in UTC. `since` is inclusive, `until` is exclusive, and None is open.
 """

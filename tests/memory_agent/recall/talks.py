@@ -68,7 +68,7 @@ class Talk(NamedTuple):
     turns: list[Turn]
 
     def around(self, slot: int, reach: int, passing: set[int]) -> list[int]:
-        """Return the slots in `passing` that are at most `reach` places before or after `slot` in its session."""
+        """Return the slots in `passing` that are within `reach` places of `slot` in the same session."""
         turn = self.turns[slot]
         if turn.session is None:
             return [slot]
@@ -148,14 +148,14 @@ def asked_of(
 
 
 def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
-    """Return a query's vectors as a model would, without word vectors if `info.words` is empty."""
+    """Return a query's vectors like a model, but without word vectors if `info.words` is empty."""
     distinct = tuple(dict.fromkeys(said)) if info.words else ()
     vectors = np.array([word_vector(word) for word in distinct], dtype=np.float16).reshape(-1, NDIM)
     return QueryVector(text_vector(said, 999), info.stamp, distinct, vectors, info.words_stamp)
 
 
 class _Given(QueryVectors):
-    """Has a vector instead of a model."""
+    """Returns a fixed vector without using a model."""
 
     def __init__(self, vector: QueryVector | None) -> None:
         self._vector = vector
@@ -165,7 +165,7 @@ class _Given(QueryVectors):
 
 
 class GivenVector(Searcher):
-    """Searches with a fixed vector instead of a model."""
+    """Searches with a fixed query vector, without a model."""
 
     def __init__(self, archive: Archive, vector: QueryVector | None, settings: RecallSettings | None = None) -> None:
         no_embedder: Any = None

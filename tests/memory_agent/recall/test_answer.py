@@ -1,5 +1,5 @@
-"""An answer shows the best passage of a long text. A memory replaced during a recall appears as its new version or not
-at all.
+"""An answer shows the best passage of a long text. A memory that is replaced during a recall appears in its new
+version, or not at all.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_a_text_replaced_during_a_recall_is_shown_in_its_new_version(tmp_path: P
 
 
 class Interrupted(MadeVectors):
-    """Calls a function once while a query is embedded: after the filter is applied, before memories are read."""
+    """Calls a function once while a query is embedded, after the filter is applied and before memories are read."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -37,9 +37,9 @@ def connections() -> list[str]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connections: list[str]) -> Iterator[Memory]:
-    """A memory with passages in sessions of 30, after enough recalls to complete imports and fill caches. Read-only.
+    """A memory with passages in sessions of 30, after enough recalls to finish imports and fill caches. Read-only.
 
-    Its vectors are mixtures of a few, because embedding all passages would take 12 s of processor time.
+    The vectors are mixtures of a few real vectors, because embedding all passages would take 12 s of processor time.
     """
     connections.clear()
     folder = tmp_path_factory.mktemp("filled") / "alice"
@@ -55,7 +55,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connect
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
 def test_a_recall_calls_no_more_than_three_thousand_python_functions(filled: Memory, mode: Mode) -> None:
-    """Counts calls in the calling thread, except those of C functions. The embedder works in other threads."""
+    """Counts calls of Python functions in the calling thread. The embedder works in other threads."""
     calls = [
         python_calls(lambda query=query: filled.recall(query, 10, mode=mode, now=NOW)) for query in queries(ASKED, 3)
     ]

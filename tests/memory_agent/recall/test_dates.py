@@ -176,7 +176,7 @@ def test_a_day_on_which_the_clocks_change_has_23_or_25_hours() -> None:
     [
         datetime(2026, 11, 23, 0, 0, tzinfo=UTC),
         datetime(2026, 3, 1, 23, 59, 59, tzinfo=ZoneInfo("Asia/Kolkata")),
-        datetime(2026, 11, 2, 0, 20, tzinfo=ZoneInfo("America/New_York")),  # clocks changed the day before
+        datetime(2026, 11, 2, 0, 20, tzinfo=ZoneInfo("America/New_York")),  # the clocks were changed the day before
     ],
 )
 @pytest.mark.parametrize(

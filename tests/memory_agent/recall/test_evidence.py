@@ -52,7 +52,7 @@ def likeness(word: str, turn: Turn) -> float:
 
 
 def nearness(word: str, turn: Turn, *, compared: bool) -> float:
-    """Return the similarity of `word` to a turn's nearest word; without vectors, 1 if the turn contains it, else 0."""
+    """Return the similarity of `word` to a turn's nearest word; without vectors, whether the turn contains `word`."""
     is_known = compared and turn.has_words and len(signs_of(turn))
     return likeness(word, turn) if is_known else float(word in turn.words)
 
@@ -147,7 +147,7 @@ def test_without_comparable_word_vectors_the_words_of_the_texts_count(
 @given(talks, queries)
 @settings(deadline=None, max_examples=10)
 def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: list[Turn], words: list[str]) -> None:
-    """Word vectors remain valid if memories move from a machine with VNNI to one without it."""
+    """Word vectors remain valid if memories are moved from a machine with VNNI to a machine without it."""
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         found = asked_of(talk.archive, words, info=OTHER_SCHEME)
         check(score(found), expected(talk, words, every(found), every(found)))
@@ -156,7 +156,7 @@ def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: l
 @given(talks, queries, st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_memories_outside_the_filter_do_not_affect_any_score(said: list[Turn], words: list[str], asks: bool) -> None:
-    """Their vectors, words and questions do not matter, except that they count towards the rarity of words."""
+    """The vectors, words and questions of filtered memories affect no score, except through the rarity of words."""
     other = [
         turn._replace(is_asking=not turn.is_asking, length=turn.length // 2) if turn.is_hidden else turn
         for turn in said
@@ -372,7 +372,7 @@ def test_all_lines_give_the_same_scale_without_word_vectors_or_words() -> None:
 
 
 def test_the_required_match_grows_fast_with_few_memories_and_slowly_with_many() -> None:
-    """By chance, the best of 10 is much better than one memory; the best of 100,000 is hardly better than of 10,000."""
+    """By chance, the best of 10 memories far exceeds a single one; 100,000 memories hardly exceed 10,000."""
     drawn = {"cosine": 0.4, "near": 0.4, "closest": 0.5, "held": 0.0, "held_nearby": 0.0, "lacked": 6.0}
     found = [one(**drawn | {"length": 20, "rarity": 20.0, "words": words}) for words in (15, 150, 150_000, 1_500_000)]
     assert found[0] - found[1] > 2 > found[2] - found[3] > 0.5

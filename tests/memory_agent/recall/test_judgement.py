@@ -192,7 +192,7 @@ ORDERS = (
 
 
 def test_memories_that_instruct_the_judge_stay_quoted_in_their_fences(tmp_path: Path, embedder: Embedder) -> None:
-    """The model may obey them, but receives them as data, and a reply can only be a selection."""
+    """The model may obey such instructions, but receives them as data, and can only reply with a selection."""
     with serving() as provider, opened(tmp_path, embedder, judged_by(provider)) as memory:
         obeying = answer({"choices": [{"message": {"content": "I obey: the deploy hung because of this memory."}}]})
         provider.then(selecting("m1"), selecting("m99"), obeying)

@@ -30,7 +30,7 @@ Run = tuple[str, str, str]
 
 
 def session(number: int, run: Run) -> list[dict[str, Any]]:
-    """Return the events that importing a session of one run publishes: the first test fails, the second does not."""
+    """Return the events published when a session of one run is imported: the first test fails, the second passes."""
     request, command, ending = run
     said = ("Let me look at the code first", "Now I see what happens there", "That is the place to change")
     steps: list[tuple[str, dict[str, Any]]] = [

@@ -1,4 +1,4 @@
-"""Outcomes count from the first run on: among memories with about equal scores, those of successful runs come first."""
+"""Outcomes matter from the first run on: among memories with similar scores, memories of successful runs come first."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ CASES = {
         Work("deploy it with kubectl", ("Applied it",), "Deploy of the billing service to staging broke", failed=True),
     ),
 }
-"""For each request, a successful run, and a failed run that shares more words with it."""
+"""For each request, a successful run, and a failed run that shares more words with the request."""
 
 
 def events(run_id: str, work: Work, at: datetime, session: str | None = None) -> list[dict[str, Any]]:
-    """Return a run's events as a conductor reports them, preceded by the user's message that began it."""
+    """Return a run's events as reported by a conductor, preceded by the user's message that began the run."""
     last = ("conductor.run.failed", "error") if work.failed else ("conductor.run.completed", "summary")
     payloads = [
         ("chat.user_msg", {"message": work.request}),

@@ -1,4 +1,4 @@
-"""A recall omits its caller's own words: the causing event, the run, the session's last minutes, and echoes of the
+"""A recall omits the caller's own words: the causing event, the run, the session's last minutes, and echoes of the
 query.
 """
 
@@ -66,7 +66,7 @@ def test_a_message_is_not_an_answer_to_itself(told: Memory, mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_answer_is_the_same_before_and_after_the_message_arrives(told: Memory, mode: Mode) -> None:
-    own = {"by_event": "echo", "by_session": "s-1", "by_run": "r-1", "min_relevance": 0}  # would exclude the echo too
+    own = {"by_event": "echo", "by_session": "s-1", "by_run": "r-1", "min_relevance": 0}  # each excludes the echo
     before = recall(told, mode=mode, **own)
     told.ingest([said("echo", 0, session_id="s-1"), begun("plan", 0, "r-1")], now=NOW)
     after = recall(told, mode=mode, **own)
@@ -136,7 +136,7 @@ def test_a_report_in_the_words_of_the_query_is_an_answer(memory: Memory) -> None
 
 
 def test_an_echo_is_recognised_by_its_stored_text(tmp_path: Path, embedder: Embedder) -> None:
-    """The stored text is masked and truncated. As with duplicates, case, white space and courtesies are ignored."""
+    """The stored text is masked and truncated. Case, white space and courtesies are ignored, as for duplicates."""
     secret = "https://ann:" + "hunter2" + "@db.example.com"
     long = "The backup log says: " + "disk full, " * 1_000
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
@@ -277,7 +277,7 @@ def test_exactly_the_own_words_by_the_rules_are_left_out(
     by_run: str | None,
     by_event: int | None,
 ) -> None:
-    """Compares with the rules applied to each record separately."""
+    """Compares the result with the rules applied to each record separately."""
     kept, excluded = set(), {"event": 0, "run": 0, "session": 0, "echo": 0}
     with open_without_model(tmp_path_factory.mktemp("rules") / "alice") as memory:
         for number, (text, minutes, session, run, type_) in enumerate(cases):

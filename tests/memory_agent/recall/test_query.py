@@ -1,4 +1,4 @@
-"""Profiles: their defaults for each occasion of a recall, and the answer's block."""
+"""Test the defaults of each recall profile, and the block in the answer."""
 
 from __future__ import annotations
 

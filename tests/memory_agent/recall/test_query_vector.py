@@ -1,4 +1,4 @@
-"""A change of model: recall uses the old vectors and the former embedder until all new vectors are stored."""
+"""After a change of model, recall uses the old vectors and the former embedder until all new vectors are stored."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def test_a_model_that_rejects_too_many_texts_replaces_nothing(provider: Provider
         assert (memory.stats().model, memory.stats().without_vector) == (former, 0)
     with Memory.open(tmp_path / "m", embedder_settings=first) as memory:
         assert memory.recall("note 3", min_relevance=0).degraded == ()
-        assert memory.reembed() == 0  # back to the first model: the others' vectors are dropped
+        assert memory.reembed() == 0  # back to the first model: the second model's vectors are dropped
         assert memory.stats().waiting == 0

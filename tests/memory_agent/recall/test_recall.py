@@ -1,4 +1,4 @@
-"""Recall: modes, scores and invalid arguments. Any query gets an answer, and every degradation is reported."""
+"""Recall: modes, scores and invalid arguments. Every query gets an answer, and every degradation is reported."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_without_a_model_words_answer_and_the_vectors_come_later(tmp_path: Path,
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         assert memory.recall("sourdough").degraded == ("vectors_pending",)
         assert (memory.fill_vectors(4), memory.stats().without_vector) == (4, 6)
-    with open_without_model(tmp_path / "a") as memory:  # closing computed the other vectors
+    with open_without_model(tmp_path / "a") as memory:  # closing computed the remaining vectors
         assert memory.stats().without_vector == 0
         memory.ingest([message(10)], now=NOW)
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
@@ -317,7 +317,7 @@ def test_while_columns_are_rebuilt_what_is_known_is_answered_and_marked(tmp_path
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest([message(number) for number in range(8)], now=NOW)
         archive = memory._archive
-        with archive._writing:  # blocks the rebuild, so that its intermediate state is visible
+        with archive._writing:  # blocks the rebuild in its intermediate state
             archive._start_rebuild(from_records=True)
             result = memory.recall("sourdough", top_k=1)
             assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ("index_rebuilding",))
@@ -373,7 +373,7 @@ def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(fi
 def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
     tmp_path: Path, embedder: Embedder, field: str
 ) -> None:
-    """The recall's log entry could not be stored, so every batch would fail: each stores the pending entries."""
+    """Otherwise every later batch would fail, because it would store this recall's invalid log entry."""
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         with pytest.raises(InvalidInputError, match=f"filter.{field}"):
             memory.recall("login", filter={field: ["\ud800"] if field == "tags" else "\ud800"}, now=NOW)
@@ -381,7 +381,7 @@ def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
 
 
 class FailingModel(OtherModel):
-    """A custom embedder that raises errors other than the library's for some texts."""
+    """A custom embedder that raises foreign errors for some texts."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         if "at once" in text:

@@ -1,4 +1,4 @@
-"""Recall of evidence in a real conversation: the fusion must help, and so must each of its parts."""
+"""Recall of evidence in a real conversation: the fusion and each of its parts must improve the result."""
 
 from __future__ import annotations
 

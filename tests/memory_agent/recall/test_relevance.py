@@ -104,7 +104,7 @@ MANY_THINGS = (
 
 @pytest.mark.parametrize("session_id", [None, "talk"])
 def test_irrelevant_memories_are_left_out_however_few_there_are(memory: Memory, session_id: str | None) -> None:
-    """Neither neighbours' words nor a good answer in the store make memories about other topics relevant."""
+    """Words of neighbours, or a good answer in the store, do not make memories about other topics relevant."""
     for text in MANY_THINGS:
         memory.remember(text, tags=["deploy"] if "VPN" in text else (), session_id=session_id)
     for query, answer in (
@@ -125,7 +125,7 @@ def test_a_text_without_words_is_irrelevant(memory: Memory, text: str) -> None:
 
 
 def test_an_answer_in_other_words_beside_its_question_stays(memory: Memory) -> None:
-    """The answer shares no words with the query, but its vector is near enough for its neighbours to count."""
+    """The answer shares no words with the query, but its vector is similar enough for its neighbours to count."""
     talk = ("Where does your sister Ann live these days?", "She moved to Bergen, near the harbour", "And Per is fine")
     memory.ingest([message(number, text, session_id="talk") for number, text in enumerate(talk)], now=NOW)
     assert talk[1] in texts(memory.recall("where does Ann live?", 10, now=NOW))

@@ -1,4 +1,4 @@
-"""Filters and minimum scores are exact at any selectivity, and the shortlist has the best scores of the whole store."""
+"""Filters and minimum scores are exact at any selectivity, and the shortlist contains the best scores of the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Kind, Mem
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings
 
 LIMIT = 20
-TOLERANCE = 4e-5  # between two int8 planes of 16 dimensions and float64; float16 is no more precise
+TOLERANCE = 4e-5  # of two int8 planes of 16 dimensions against float64; float16 is no more precise
 FLAT, GRAPH = 1_000_000, 500
 
 ONE_FIELD_EACH: list[dict[str, Any]] = [
@@ -143,7 +143,7 @@ def as_fields(chosen: MemoryFilter) -> dict[str, Any]:
 def by_hand(
     world: World, found: Search, chosen: MemoryFilter | None, seed: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return each slot's cosine by brute force (NaN if filtered out), and its BM25 by the word index."""
+    """Return each slot's cosine by brute force (NaN if filtered out), and its BM25 score from the word index."""
     view = found.view
     cosines = np.where(view.alive, world.cosines(vector_of(seed))[view.rows], np.nan)
     bm25 = np.where(view.alive, view.words.scores(found.words), 0.0)
@@ -158,7 +158,7 @@ def best_of(found: Candidates, limit: int) -> list[float]:
 
 
 def with_neighbours_of(found: Search, slots: npt.NDArray[np.int64]) -> set[int]:
-    """Return the slots that pass and are at most `REACH` places from `slots` in the session."""
+    """Return the slots that pass the filter and are within `REACH` places of `slots` in the session."""
     around = np.unique(found.view.windows(slots, REACH))
     around = around[around >= 0]
     return set(around[found.mask[around]].tolist() if found.mask is not None else around.tolist())
@@ -200,7 +200,7 @@ def test_in_vector_mode_the_shortlist_has_the_best_memories_by_exact_scores(
 
 
 def least_of(values: npt.NDArray[np.float64], limit: int, texts: npt.NDArray[np.int64] | None = None) -> float:
-    """Return the lowest of the `limit` best finite values, one per text if `texts` is passed; -inf if too few."""
+    """Return the lowest of the `limit` best finite values (one per text with `texts`), or -inf if there are too few."""
     best = values[np.isfinite(values)]
     if texts is not None:
         highest: dict[int, float] = {}
@@ -326,7 +326,7 @@ def test_a_shortlist_is_marked_complete_exactly_when_it_has_everything_that_can_
         is_all = short.is_all
         has_all = bool(np.isin(np.flatnonzero(can_answer), short.slots).all())
         assert np.isin(view.fingerprints[can_answer], view.fingerprints[short.slots]).all() or not is_all
-        assert is_all or not has_all or mode == "hybrid"  # the neighbours may be all other slots
+        assert is_all or not has_all or mode == "hybrid"  # the neighbours may include all other slots
         limit *= 8
     assert shortlist(given, view.count, sure=1).is_all == (found is given)
 

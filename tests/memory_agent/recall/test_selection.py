@@ -1,4 +1,4 @@
-"""Duplicates become one memory in the answer, with count, times and origins; merely similar texts are not folded."""
+"""Duplicates become one memory in the answer, with their count, times and origins; similar texts stay separate."""
 
 from __future__ import annotations
 

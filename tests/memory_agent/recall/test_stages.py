@@ -1,5 +1,5 @@
-"""Stages: gains from context, and gains of answers, equal a manual computation within session and filter; learning is
-scaled.
+"""Test the stages: gains from context and gains of answers match a manual computation within session and filter, and
+learning is scaled.
 """
 
 from __future__ import annotations

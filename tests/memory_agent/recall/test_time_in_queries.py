@@ -1,4 +1,4 @@
-"""A date in the query boosts memories of that time, filters on request, and is reported in the answer."""
+"""A date in the query boosts memories of that date, filters memories on request, and is reported in the answer."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ YESTERDAY = ("Ann glazed twelve bowls in celadon", "The invoice of the printer i
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A memory with three different texts from yesterday, and one from each other day. Read-only."""
+    """A memory with three different texts from yesterday, and one text from each other day. Read-only."""
     said = [
         *((f"Walnut number {days} fell from the tree", NOW - days * DAY) for days in (0, *range(2, 40))),
         *((text, NOW - DAY) for text in YESTERDAY),

@@ -1,4 +1,4 @@
-"""The judge behind an HTTP API: requests, counts, a faulty server, and a real one."""
+"""The judge behind an HTTP API: requests, counts, a faulty server, and a real server."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_recalls_beyond_the_limit_do_not_wait_for_a_slow_server(provider: Provid
 
     provider.then(slow)
     model = ChatModel(JudgeSettings(server="openai", url=provider.url, model="small", at_once=2))
-    judges = [Judge(JudgeSettings(), 2_000.0) for _ in range(3)]  # of three users in one process
+    judges = [Judge(JudgeSettings(), 2_000.0) for _ in range(3)]  # judges of three users in one process
     for judge in judges:
         judge.share(model)
     waiting = [threading.Thread(target=judge.select, args=(QUERY, OFFERED, LONG_S)) for judge in judges[:2]]

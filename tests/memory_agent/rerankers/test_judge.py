@@ -61,7 +61,7 @@ def test_a_selection_is_cached_for_the_same_query_and_the_same_contents() -> Non
     reworded = [Snippet("id-0", "other text", 0.5, NOW), *OFFERED[1:]]
     moved = [Snippet("id-0", "text 0", 0.5, NOW + timedelta(days=1)), *OFFERED[1:]]
     for query, offered in (("other", OFFERED), ("q", reworded), ("q", moved), ("q", OFFERED[1:]), ("q", OFFERED)):
-        assert not judge.select(query, offered, LONG_S).is_cached  # the last was displaced, since two are kept
+        assert not judge.select(query, offered, LONG_S).is_cached  # the cache keeps two entries; the last was evicted
     assert first.calls == 6
 
 
@@ -143,7 +143,7 @@ not_a_function = 7
 def test_a_function_that_the_settings_name_is_imported_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = Judge(JudgeSettings(server=f"{__name__}:first"), 2_000.0)
     assert judge.select("q", OFFERED, LONG_S).selection == Selection(("id-0",))
-    monkeypatch.delattr(f"{__name__}.first")  # as on a machine of a cluster with another version
+    monkeypatch.delattr(f"{__name__}.first")  # as on a cluster machine with another version
     verdict = judge.select("r", OFFERED, LONG_S)
     assert (verdict.fault, "cannot be imported" in verdict.problem) == ("judge_unavailable", True)
     judge.close()

@@ -1,4 +1,4 @@
-"""The prompt quotes memories so that none can forge a marker, and invalid replies are rejected."""
+"""The prompt quotes memories so that no memory can forge a marker, and invalid replies are rejected."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def codex_line(number: int, kind: str, /, **payload: Any) -> dict[str, Any]:
 
 
 def codex_message(number: int, role: str, *parts: tuple[str, str]) -> dict[str, Any]:
-    """Return a message with parts, each a kind ("" for old versions of the client) and a text."""
+    """Return a message with parts. Each part has a kind ("" for old versions of the client) and a text."""
     kinds = [kind for kind, _ in parts]
     noted = {"content_item_kinds": kinds} if any(kinds) else {}
     content = [{"type": "input_text", "text": text} for _, text in parts]

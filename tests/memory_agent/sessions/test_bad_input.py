@@ -1,4 +1,4 @@
-"""Bad input is counted and reported with its place. It raises no error and loses no other input."""
+"""Bad input is counted and reported with its location, raises no error, and does not affect other input."""
 
 from __future__ import annotations
 

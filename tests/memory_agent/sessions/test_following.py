@@ -1,4 +1,4 @@
-"""Following growing sessions: new lines, new files, and incomplete last lines, which are read once complete."""
+"""Following growing sessions: new lines, new files, and incomplete last lines, which are read later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.memory_agent.sessions.samples import PROMPT, read, said, write_docume
 
 
 class Following:
-    """Imports a folder with growing files."""
+    """Imports from a folder whose files grow."""
 
     def __init__(self, folder: Path) -> None:
         self.imported = SessionImport(Places((folder,)), Scope("alice"), lambda *_: None)

@@ -1,4 +1,4 @@
-"""Documents are split into the members that `json` finds, with any chunk size and in bounded memory."""
+"""Documents are split into the same members as by `json`, for any chunk size and in bounded memory."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_large_session_and_a_large_export_are_read_in_bounded_memory(tmp_path:
     export.write_text("[" + ",".join([json.dumps(conversation)] * 500) + "]")
     assert path.stat().st_size > 50e6
     assert export.stat().st_size > 50e6
-    read(samples.write_lines(tmp_path / "first" / "s.jsonl", turns[:2]))  # so that all modules are imported
+    read(samples.write_lines(tmp_path / "first" / "s.jsonl", turns[:2]))  # imports all modules
     before = own_memory()
     count = 0
     most = before

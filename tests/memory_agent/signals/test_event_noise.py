@@ -1,4 +1,4 @@
-"""Events that do not become memories: noise has a reason, invalid fields are reported, and nothing else is raised."""
+"""Events that do not become memories: noise has a reason, invalid fields are reported, and no other error is raised."""
 
 from __future__ import annotations
 

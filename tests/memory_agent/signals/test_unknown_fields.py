@@ -1,4 +1,4 @@
-"""An event without known fields becomes its readable text, never a JSON dump."""
+"""An event without known fields is stored as readable text, never as a JSON dump."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ documents = st.dictionaries(names, words | st.integers() | st.lists(words, max_s
 
 @st.composite
 def dumps(draw: st.DrawFn) -> str:
-    """Draw JSON documents as text: complete, truncated, escaped, after a few words, or one per line."""
+    """Draw JSON documents as text: complete, truncated, escaped, preceded by a few words, or one per line."""
     text = draw(st.sampled_from([json.dumps, str]))(draw(documents | st.lists(documents, min_size=1, max_size=3)))
     cut = draw(st.integers(0, 40))
     text = text[: max(len(text) - cut, len(text) // 2, 12)]

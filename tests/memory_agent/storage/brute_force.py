@@ -59,7 +59,7 @@ def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
 
 
 def _has(metadata: dict[str, Any], path: str, values: Any) -> bool:
-    """Whether one of the values is at the path. Keys may contain dots, so every reading of the path is tried."""
+    """Whether one of the values is at the path. Keys may contain dots, so every interpretation of the path is tried."""
     wanted = values if isinstance(values, tuple) else (values,)
     return any(_same(held, one) for held in _at(metadata, path) for one in wanted)
 
@@ -128,7 +128,7 @@ def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
 
 
 def assert_searches(view: View, records: Records, vectors: Vectors, query: Embedding, words: list[str]) -> None:
-    """Check cosines against the vectors, and words against new columns, which contain no deleted words."""
+    """Check cosines against the vectors. Check words against new columns, which contain no deleted words."""
     rows = sorted(records)
     slots = view.slots(rows)
     assert_passages(view, vectors, query)
@@ -166,7 +166,7 @@ def assert_passages(view: View, vectors: Vectors, query: Embedding) -> None:
 
 
 def assert_words(view: View, words: KnownWords) -> None:
-    """Check the word bits of a view, for all slots and for some of them."""
+    """Check the word bits of a view, for all slots and for a subset of the slots."""
     slots = np.flatnonzero(view.alive)
     rows = view.rows[slots].tolist()
     assert view.word_bits.count == len(words)

@@ -93,7 +93,7 @@ def test_arrays_may_be_written_to_and_the_file_stays(tmp_path: Path, cipher: Cip
     arrays = read_arrays(path, State, cipher)[1]
     arrays["rows"][:] = -1
     assert path.read_bytes() == before
-    write_arrays(path, STATE, arrays, cipher)  # overwrites the file that the arrays are mapped from
+    write_arrays(path, STATE, arrays, cipher)  # overwrites the file from which the arrays are mapped
     assert read_arrays(path, State, cipher)[1]["rows"].tolist() == [-1] * 5
     assert arrays["words"].tobytes() == b"the text of a memory"
 
@@ -227,7 +227,7 @@ def test_chosen_arrays_are_copied_out_of_the_mapping(tmp_path: Path) -> None:
     arrays = read_arrays(path, State, is_copied=lambda name, array: name == "planes" and len(array) == size)[1]
     assert arrays["planes"].flags.owndata
     assert not arrays["rows"].flags.owndata
-    assert resident_bytes() - before < size + (8 << 20)  # the source of the copy is not resident
+    assert resident_bytes() - before < size + (8 << 20)  # the copy's source is not resident
     assert int(arrays["planes"].sum()) == size
 
 

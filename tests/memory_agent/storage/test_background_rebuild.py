@@ -1,4 +1,4 @@
-"""Missing columns are rebuilt while the store is open, without blocking it, and are then correct."""
+"""Missing columns are rebuilt correctly while the store is open, without blocking the store."""
 
 from __future__ import annotations
 

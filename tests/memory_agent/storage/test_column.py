@@ -1,6 +1,4 @@
-"""A growing array equals a list after any operations, its views never change, and appends take amortized constant
-time.
-"""
+"""A growing array behaves like a list, its views never change, and an append takes amortized constant time."""
 
 from __future__ import annotations
 

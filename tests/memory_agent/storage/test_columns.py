@@ -1,4 +1,4 @@
-"""The columns equal brute force over the records after every kind of change, with threads and after compaction."""
+"""The columns match brute force over the records after every kind of change, with threads, and after compaction."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def puts(records: list[MemoryRecord], start: int = 1) -> list[Change]:
 
 
 def columns_of(*records: MemoryRecord) -> Columns:
-    """Return columns built from these records, numbering rows and changes from 1."""
+    """Return columns built from these records, with rows and changes numbered from 1."""
     return built(dict(enumerate(records, 1)), {})
 
 
@@ -396,7 +396,7 @@ def test_metadata_that_changed_alone_is_found_as_it_is_now(
 
 
 def test_metadata_of_a_former_store_is_found_and_its_event_type_is_the_type(tmp_path: Path) -> None:
-    """Metadata is the last field of records of version 0.1.0."""
+    """In version 0.1.0, metadata was the last field of a record."""
     told = {"event_type": "chat.user_msg", "host": {"name": "staging"}}
     with Store.open(tmp_path, SMALL) as store:
         with store.batch() as batch:
@@ -577,7 +577,7 @@ def _record(view: Any, row: int) -> MemoryRecord:
 
 
 def _whole(array: Any) -> npt.NDArray[Any]:
-    """Return an array, or an array's parts, as one new array."""
+    """Return a new array from an array or from a list of its parts."""
     return np.concatenate(array) if isinstance(array, list) else array.copy()
 
 

@@ -1,4 +1,4 @@
-"""A store is compacted while in use, and the compaction is killed at every step."""
+"""A store can be compacted while in use, and survives a kill at every step of a compaction."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_read_within_a_read_does_not_wait_for_the_swap_that_waits_for_it(folde
 def test_a_former_owner_cannot_overwrite_its_successors_writes(folder: Path) -> None:
     store = Store.open(folder, SMALL, role="host")
     lock = folder / "owner.lock"
-    lock.rename(folder / "old.lock")  # a successor does this and creates a new lock file
+    lock.rename(folder / "old.lock")  # a successor does this, and creates a new lock file
     successor = own(folder, "host", 0.1)
     content = (folder / "records" / "data.mdb").read_bytes()
     with pytest.raises(FencedError):

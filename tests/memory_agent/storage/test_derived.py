@@ -1,4 +1,4 @@
-"""Saved columns are used if correct, updated if behind, and rebuilt if anything is wrong."""
+"""Saved columns are used if current, updated if outdated, and rebuilt if anything is wrong."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def archives(key: UserKey | None) -> Iterator[Callable[[Path], Archive]]:
 
 
 def add(archive: Archive, count: int, seed: int = 1, word: str = "race") -> None:
-    """Add memories; every third has several passages, and every fourth has no words."""
+    """Add memories; every third memory has several passages, and every fourth memory has no words."""
     for start in range(0, count, 10):
         with archive.batch() as batch:
             batch.set_stamp("model")

@@ -1,4 +1,4 @@
-"""An encrypted environment works like an unencrypted one, and its file reveals nothing. Neither opens as the other."""
+"""An encrypted environment works like a plain one, but its file reveals nothing. Neither can be opened as the other."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_file_holds_nothing_of_it(tmp_path: Path) -> None:
     content = (tmp_path / "env" / "data.mdb").read_bytes()
     assert b"MARKED" not in content
     assert ULID not in content
-    assert ULID[:10] in content  # the time of the id stays readable
+    assert ULID[:10] in content  # the time in the id stays readable
 
 
 def test_it_stays_encrypted_when_it_is_compacted_and_opened_again(tmp_path: Path) -> None:

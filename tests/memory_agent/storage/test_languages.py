@@ -1,4 +1,4 @@
-"""Languages in Latin letters are recognised by their stop words; English texts and programs are not foreign."""
+"""Languages in Latin letters are recognised by their stop words. English text and program code are not foreign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owners of runs and sessions are learned once, stored durably, and never guessed."""
+"""The owner of a run or session is learned once, stored durably, and never guessed."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_an_invalid_name_names_no_user(named: object) -> None:
 
 
 def test_without_a_map_a_named_user_is_recognised() -> None:
-    """In a folder where no daemon ever ran, a user must still be erasable, directly from the files."""
+    """If no daemon ever ran in a folder, a user must still be erasable directly from the files."""
     naming = encoded(session_id="s", extra={"on_behalf_of": "alice"})
     assert is_named("alice", naming, keys_of("s", []))
     assert not is_named("alice", naming, keys_of("t", []))

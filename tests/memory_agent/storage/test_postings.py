@@ -115,7 +115,7 @@ def test_a_text_of_100_000_characters_is_scored_as_by_fts5(text: str) -> None:
     model = [("", text, ""), ("", "mutex and lock", ""), ("", "w7 w9", ""), ("", "nothing", ""), ("", "at all", "")]
     postings = Postings()
     postings.append(model)
-    if "🤖" not in text and "東" not in text:  # SQLite treats such emoji as letters, and a run of Han as one word
+    if "🤖" not in text and "東" not in text:  # SQLite treats these emoji as letters, and a run of Han as a word
         words = ["mutexes", "lock", "w7"]
         assert np.allclose(postings.view().scores(words), fts5_scores(model, words), rtol=1e-4, atol=0)
     assert np.array_equal(reloaded(postings).view().scores(["mutex"]), postings.view().scores(["mutex"]))

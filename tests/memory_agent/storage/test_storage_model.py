@@ -62,7 +62,7 @@ class StorageModel(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
     def some_row(self, data: st.DataObject) -> int:
-        return data.draw(st.sampled_from(sorted(self.records)[-3:]))  # only a few, so that rows change repeatedly
+        return data.draw(st.sampled_from(sorted(self.records)[-3:]))  # only a few ids, so that rows change repeatedly
 
     @rule(text=words, session=sessions, vector=vectors, event=st.integers(0, 40))
     def put(self, text: str, session: str | None, vector: int | None, event: int) -> None:
@@ -123,7 +123,7 @@ class StorageModel(RuleBasedStateMachine):
     @precondition(lambda self: self.records)
     @rule(data=st.data())
     def delete_behind_the_columns(self, data: st.DataObject) -> None:
-        """Simulate a crash between the commit and the columns' update; the columns catch up when opened again."""
+        """Simulate a crash between the commit and the columns' update; the columns catch up when reopened."""
         row = self.some_row(data)
         with self.store.batch() as batch:
             assert batch.delete(row)

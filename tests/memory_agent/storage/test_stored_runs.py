@@ -1,4 +1,4 @@
-"""Stored runs and recalls are found by time and by memory, checksummed, and consistent with their indexes."""
+"""Stored runs and recalls are found by time and by memory, have checksums, and match their indexes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def put(store: Store, *runs: StoredTrajectory) -> None:
 
 
 def allot_rows(store: Store, count: int) -> None:
-    """Allocate rows, so that runs can name them."""
+    """Allocate rows that runs can refer to."""
     with store.batch() as batch:
         for _ in range(count):
             batch.allot_row()

@@ -42,7 +42,7 @@ def built(table: VectorTable) -> TableView:
 
 
 def best(view: TableView, query: Embedding, limit: int = K) -> Slots:
-    """Return the best slots by exact cosine among a scan's candidates, selected as recall does."""
+    """Return the best slots by exact cosine among a scan's candidates, selected in the same way as by recall."""
     scan = view.scan(query, limit)
     seen = np.flatnonzero(~np.isnan(scan.values))
     return seen[np.argsort(-view.cosines(query, seen), kind="stable")][:limit]
@@ -89,7 +89,7 @@ def test_up_to_the_limit_and_with_a_mask_every_vector_is_looked_at() -> None:
 def test_vectors_that_are_not_in_the_graph_yet_are_scanned() -> None:
     table = filled(np.concatenate([np.zeros((5, D), dtype=np.float32), VECTORS]))
     built(table)
-    table.close()  # from here on the graph does not grow
+    table.close()  # from here on, the graph does not grow
     table.append(QUERIES[:1])
     assert table.set(np.array([2]), QUERIES[1:2])
     view = table.view()

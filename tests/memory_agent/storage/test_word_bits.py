@@ -1,4 +1,4 @@
-"""Words by slot: similarities equal a numpy computation, and changes behave like those of a dict."""
+"""Words by slot: similarities match a numpy computation, and changes behave like changes of a dict."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def made(rng: np.random.Generator, count: int | None, width: int = WIDTH) -> Wor
 
 
 def asked(rng: np.random.Generator, count: int, width: int = WIDTH) -> np.ndarray:
-    """Return (count, d) unit vectors of a query's words, in float16 as a model returns them."""
+    """Return (count, d) unit vectors of a query's words, in float16 like a model's output."""
     vectors = rng.normal(size=(count, 8 * width))
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
 

@@ -1,4 +1,4 @@
-"""Test the export of spans to a real server, and that a missing, slow or broken one delays nothing."""
+"""Test the export of spans to a real server, and that a missing, slow or broken server delays nothing."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_failure_is_logged_once_and_its_end_with_the_number_of_lost_spans(coll
     with capture_logs() as logs, exporting(collector.url) as export:
         for number in range(1, 3_001):
             export.record(some_span(number))
-        wait_until(lambda: len(collector.headers) > 3)  # the same batch, again and again
+        wait_until(lambda: len(collector.headers) > 3)  # retries of the same batch
         collector.status = 200
         wait_until(lambda: len(collector.spans()) == 2_048)  # the queue's length
     problem, again = logs
@@ -123,7 +123,7 @@ def test_neither_recording_nor_closing_waits_for_a_silent_collector(collector: C
         export.record(some_span(number))
     closing = threading.Thread(target=export.close)
     closing.start()
-    closing.join()  # while the collector still holds its answer
+    closing.join()  # while the collector still delays its answer
     assert not collector.headers
 
 

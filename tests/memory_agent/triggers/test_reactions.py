@@ -62,7 +62,7 @@ def test_events_of_the_run_and_the_session_are_not_in_the_answer(memory: Memory)
 
 
 def test_a_block_names_every_memory_that_its_runs_quote(memory: Memory) -> None:
-    """Erasing a memory erases the blocks that name it."""
+    """When a memory is erased, the blocks that name it are erased as well."""
     steps = ["Created the folder of the service", "Added the dependencies to the manifest", "Wrote the first tests"]
     for number in range(4):
         run_id = f"run-{number}"
@@ -87,7 +87,7 @@ REQUESTS = (
 
 
 def asked_before(memory: Memory) -> None:
-    """Record four runs that set up a service; every second run succeeds."""
+    """Record four runs that set up a service. Every second run succeeds."""
     for number, request in enumerate(REQUESTS):
         run_id, session_id, began = f"run-{number}", f"s-{number}", NOW - timedelta(days=20 - number)
         told = {"event_id": f"message-{number}", "session_id": session_id, "timestamp": (began - SECOND).isoformat()}
