@@ -147,7 +147,7 @@ def is_free(daemon: DaemonProcess) -> bool:
 
 @pytest.mark.timeout(400)
 def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(own_full_daemon: DaemonProcess) -> None:
-    """The first kill comes between recall and publish; the second kill, between publish and the cursor's commit."""
+    """The first kill comes between recall and publish. The second comes between publish and the cursor's commit."""
     table = own_full_daemon.data_dir / "patient.toml"
     table.write_text(PATIENT, encoding="utf-8")
     own_full_daemon.configure(f"triggers.table={table}")

@@ -1,4 +1,4 @@
-"""HTTP clients: one with the methods of a client of the daemon, one that sends the bytes of a single request."""
+"""HTTP clients: one has the methods of the daemon's clients, and one sends the bytes of a single request."""
 
 from __future__ import annotations
 

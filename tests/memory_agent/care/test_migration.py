@@ -1,4 +1,4 @@
-"""Test `migrate`: it fills, verifies, switches and cleans up; killed, it resumes; failing, it changes nothing."""
+"""Test that `migrate` fills, verifies, switches and cleans up, resumes after a kill, and changes nothing on failure."""
 
 from __future__ import annotations
 

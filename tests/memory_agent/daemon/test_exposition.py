@@ -1,4 +1,4 @@
-"""Test the daemon's figures: access, names, and a number that does not grow with the number of users."""
+"""Test the daemon's figures: who may read them, which names they contain, and that new users add no figures."""
 
 from __future__ import annotations
 

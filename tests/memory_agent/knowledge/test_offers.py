@@ -1,4 +1,4 @@
-"""Patterns of many users: an offer is hidden until enough users offer the same words, and authors stay anonymous."""
+"""Patterns of many users: an offer is hidden until enough users offer the same words, and users stay anonymous."""
 
 from __future__ import annotations
 
