@@ -1,15 +1,15 @@
 """Decides which memories a run used: those named by its events or by feedback, or inferred from its output. Pure.
 
-No other memory is credited, whether it was shown or not (decision 0018). If a run names all of four or more shown
-memories, none is credited. If it names all memories and only two or three were shown, each gets half the credit,
-because a relevance threshold often leaves only that many.
+No other memory is credited, even if it was shown (decision 0018). If at least four memories were shown and the run
+names all of them, none is credited. If only two or three were shown and the run names all of them, each gets half the
+credit, because a relevance threshold often leaves no more.
 
 Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
 is lower if several shown memories contain the word, and 0 if the request contains it, since outputs repeat their
 request and recalled memories resemble it. A memory's score for a statement is the weight of the words that both
 contain, multiplied by its share of the statement's weight. Since any of n statements may match by chance, log2(n) bits
 are first subtracted from the weight. A statement is not attributed to a memory if the memory's nearest sentence
-contains different numbers, or if only one of the two is negated.
+contains different numbers, or if one of them is negated and the other is not.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from typing import NamedTuple, Protocol
 from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
-SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credit if named selectively, inferred, or all named of a short answer
+SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credit if some are named, if inferred, and if all of a few are named
 LEAST_LIST = 4  # a run that names all memories of an answer of at least this size credits none of them
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named all memories of an answer: it named `count`, and the rows `named` still exist."""
+    """Return whether a run named all memories of an answer. It named `count` memories; those in `named` still exist."""
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 
 
 def names_list(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether the named memories are a whole answer (as in `names_all`) of `LEAST_LIST` memories or more."""
+    """Return whether a run named a whole answer (see `names_all`) that has at least `LEAST_LIST` memories."""
     return note.size >= LEAST_LIST and names_all(named, count, note)
 
 
@@ -51,8 +51,8 @@ def used_memories(
 ) -> tuple[StoredUse, ...]:
     """Return the memories that a run used, by row. `marks` and `notes` (the run's recalls) are in chronological order.
 
-    Feedback takes precedence over the run's own events, and both over inference. Uses are not inferred for a recall
-    with stated uses.
+    Feedback takes precedence over the run's own events, which take precedence over inference. No uses are inferred for
+    a recall whose uses were stated.
     """
     said: dict[int, StoredUse] = {}
     judged: set[str | None] = set()
@@ -72,7 +72,7 @@ def used_memories(
 
 
 def _naming(marks: Sequence[Mark], how: Attribution) -> list[Mark]:
-    """Return the marks that name memories; of several feedback marks on the same recalls, only the latest."""
+    """Return the marks that name memories, but only the latest of several feedback marks on the same recalls."""
     is_feedback = how == "feedback"
     naming = [mark for mark in marks if mark.named and (mark.role == "feedback") == is_feedback]
     if not is_feedback:
@@ -161,7 +161,7 @@ def stem(word: str) -> str:
 STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split())
 
 
-THRESHOLD = 4.0  # the score (bits times share) from which a memory counts as used (decision 0018)
+THRESHOLD = 4.0  # the minimum score (bits times share) of a memory that counts as used (decision 0018)
 
 _MOST_TRIES = 8  # maximum number of statements checked for contradiction, best first; a check reads the whole memory
 

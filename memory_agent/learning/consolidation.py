@@ -1,11 +1,12 @@
 """Deferred work on ended runs: infers which memories they used, updates patterns, and retrains and saves the learner.
 
-Inferred uses count in patterns and lessons, and the learner may rank a pattern, so this order matters. Closing a memory
+The order matters: inferred uses count in patterns and lessons, and the learner may rank a pattern. Closing a memory
 infers uses and saves the learner, but does not update patterns.
 
-Inference compares a run's output after a recall (its steps and end) with the memories that the recall showed, except
-the run's own memories and patterns built from it. Each run is read once, and again when its output, recalls or memories
-change. The runs and characters that one call reads are bounded; the next call continues.
+Inference compares a run's output after a recall, which is the text of its steps and end, with the memories that the
+recall showed. It skips the run's own memories and the patterns built from the run. Each run is read once, and again
+when its output, recalls or memories change. Each call reads a limited number of runs and characters, and the next call
+continues.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Consolidation:
 
 
 MOST_RUNS = 50  # read by one call
-MOST_CHARS = 300_000  # after this many, a call reads no further run or earlier recall; a character takes about 1 us
+MOST_CHARS = 300_000  # a call that has read this many reads no further run or recall; a character takes about 1 us
 _OUTPUT_CHARS = 20_000  # the end of a run's output after a recall
 _MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # per memory; per answer, starting with its first memories
 
@@ -100,7 +101,7 @@ class UseInference:
     def infer(self) -> int:
         """Read at most 50 new or changed runs; return their number. Durable on return.
 
-        Does nothing while the columns are being rebuilt, and does not flush if there are no such runs.
+        Does nothing while the columns are being rebuilt. Does not flush if no run is new or changed.
         """
         if self._archive.is_rebuilding:
             return 0

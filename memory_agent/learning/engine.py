@@ -1,7 +1,7 @@
 """The learning engine of a memory: `sona`, or a custom engine with the same protocol.
 
-The gate of `sona` decides from the runs whether an engine's ranking is used. A custom engine is not saved but retrained
-when the memory is opened. If it fails, answers are ranked without it until the memory is reopened.
+The gate of `sona` decides, from the results of runs, whether an engine's ranking is used. A custom engine is not saved;
+it is retrained when the memory is opened. If it fails, answers are ranked without it until the memory is reopened.
 """
 
 from __future__ import annotations

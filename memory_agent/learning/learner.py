@@ -1,8 +1,8 @@
 """The learner (`sona`) of one user, which is trained on ended runs, used by recalls, and saved beside the store.
 
 The learned state is a function of the runs in the store (`lessons`). After each batch, the changed runs are learned
-incrementally. During upkeep, and before saving, everything is relearned. This is exact, and also replaces a lost or
-damaged file. `recall/stages` uses the advice for ranking.
+incrementally. During upkeep, and before saving, everything is relearned. Relearning is exact, and it also replaces a
+lost or damaged file. `recall/stages` uses the advice for ranking.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Advice(msgspec.Struct, frozen=True, dict=True):
     run_of: RunOf = lambda _number, _similarity: None
 
     def causes(self, row: int) -> list[dict[str, Any]]:
-        """Return the past runs that raise the memory in `row`: the run that used it, or else the nearest three."""
+        """Return the past runs that raise the memory in `row`: the run that used it, or else the nearest three runs."""
         if self.adaptation is None:
             return []
         cause = self.adaptation.cause(row)
@@ -66,7 +66,7 @@ _DUE_SHARE = 32  # relearn if 1 in 32 lessons changed: relearning takes seconds,
 
 
 class Figures(NamedTuple):
-    """The statistics of a learner: evidence of its gate, size of its state, and facts of its lessons by number."""
+    """The statistics of a learner: the gate's evidence, the size of the state, and the lessons' facts by number."""
 
     evidence: Evidence
     gain: Gain | None
@@ -113,7 +113,7 @@ class UserLearner:
         if self.settings.mode == "off":
             return
         with self._learning:
-            moment = moment_in(self._archive.store.state)  # read before the changes, so never newer than they are
+            moment = moment_in(self._archive.store.state)  # read before the changes, so never newer than the changes
             if moment == self._moment:
                 return
             changed = self._archive.store.take_taught()

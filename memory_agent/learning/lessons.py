@@ -18,7 +18,7 @@ from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import BASELINE, LEARNED, NUMBERED, RecallNote, StoredTrajectory, StoredUse
 from sona import Arm, Comparison, Contest, Lesson, Pick, compare, contest, mean_of
 
-RECALLS_OF_A_RUN = 64  # that become lessons; later ones add little
+RECALLS_OF_A_RUN = 64  # recalls that become lessons; later recalls add little
 
 USES_OF_A_RECALL = 32  # credited per lesson, to bound the learner's state
 _RESET_BLOB = "learning_reset"
@@ -134,7 +134,7 @@ def _lesson(
 def _contest(
     notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]
 ) -> Contest | Comparison | None:
-    """Return one contest between the rankings, from a run's interleaved recalls or, if it has none, its compared ones.
+    """Return one contest between the rankings, from a run's interleaved recalls or else from its compared recalls.
 
     None if no use is stated. Each memory counts once, for the recall to which it is credited, and only if its use was
     stated.

@@ -27,7 +27,7 @@ _OWN_ROLES = ("begin", "step", "end")
 
 
 class Ending(NamedTuple):
-    """When and how a run ended, and its qualities in order; the last one counts. Empty while the run is open."""
+    """When and how a run ended, and its qualities in order, of which the last counts. Empty while the run is open."""
 
     ended_us: int | None = None
     outcome: RunEnd | None = None

@@ -188,7 +188,7 @@ class PatternStore:
     def keep(self) -> bool:
         """Update the stored patterns to match the runs; return whether anything was written. Durable on return.
 
-        Cheap if no run has changed. Changes nothing while a request has no vector yet.
+        Cheap if no run has changed. Does nothing while any request lacks its vector.
         """
         with self._archive.store.snapshot() as snapshot:
             stored_patterns, version = _read(snapshot), snapshot.state.lessons_version
@@ -216,7 +216,7 @@ class PatternStore:
         vectors: Mapping[str, Embedded],
         version: int,
     ) -> bool:
-        """Write the plan; if its runs or the stored patterns have changed, do nothing: the next call plans again."""
+        """Write the plan, unless its runs or the stored patterns have changed; the next call then plans again."""
         is_alone = batch.state.lessons_version == version
         runs = {number for change in plan.changes for number in change.runs}
         if _read(batch) != stored_patterns or not past.holds(batch, runs):
@@ -237,7 +237,7 @@ class PatternStore:
 
 
 def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
-    """Return the rows of the patterns to delete together with the memories in `rows`, which are not included.
+    """Return the rows of the patterns to delete with the memories in `rows`. The result does not include `rows`.
 
     These are the patterns formed from runs that used or contain one of the memories. If one of the memories is a
     pattern itself, its runs are excluded from then on. Call this before the rows are deleted.
@@ -306,7 +306,7 @@ def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, 
 
 
 def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedded]) -> _Kept:
-    """Write one pattern. Without a model, it keeps its former vector or, like any memory, gets a vector later."""
+    """Write one pattern. Without a model, the pattern keeps its former vector, or gets one later as any memory does."""
     vector = vectors.get(embedded_text(change.record)) if change.needs_vector else None
     if change.kept is None:
         return _Kept(batch.put(change.record, vector), change.runs)

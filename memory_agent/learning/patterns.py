@@ -29,9 +29,9 @@ from relay import described
 from sona import WARM_UP, QueryCentering, average_linkage
 
 THRESHOLD = 0.45  # the minimum mean cosine of centred requests (decision 0019)
-COLD_THRESHOLD = 0.8  # with fewer than 20 runs, too few for centring
+COLD_THRESHOLD = 0.8  # used with fewer than 20 runs, which are too few for centring
 WORKED = 0.5  # the minimum quality of a successful run
-MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
+MOST_RUNS = 1_000  # only the newest runs are compared: clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
 CUT = "…"  # ends a truncated text
@@ -83,8 +83,8 @@ def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vector
 
     Runs without a request are ignored. The `metadata` of a pattern's memory contains `run_ids` (the newest 50); the
     counts `runs`, `succeeded` and `failed` (the remaining runs completed but were retried or rated low); and `used`,
-    the memories that at least two successful runs used. `steps` lists the steps that successful runs share, in order,
-    and `failed_steps` those that only failed runs took; each is a `text` with its `run_ids`. Raises
+    the memories that at least two successful runs used. `steps` lists, in order, the steps that successful runs share,
+    and `failed_steps` lists the steps that only failed runs took. Each step is a `text` with its `run_ids`. Raises
     `sona.errors.ShapeError` if vectors differ in length.
     """
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
@@ -272,7 +272,7 @@ class SharedStep(NamedTuple):
 
 
 def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[SharedStep]:
-    """Return the steps that at least two runs, and at least half of `runs`, took in the same order."""
+    """Return the steps that at least half of `runs`, and at least two of them, took in the same order."""
     runs = [run for run in runs if run.steps][:MOST_COMPARED]
     if len(runs) < _LEAST_SHARING:
         return []
@@ -296,7 +296,7 @@ def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[Sha
 def steps_of_failed_alone(
     failed: Sequence[RunSteps], others: Sequence[RunSteps], least: float = SAME_STEP
 ) -> list[SharedStep]:
-    """Return the steps that only failed runs took, at least two of them and at least half, most frequent first."""
+    """Return the steps of at least half (and at least two) of `failed`, and of no other run, most frequent first."""
     failed = [run for run in failed if run.steps][:MOST_COMPARED]
     others = [run for run in others if run.steps][:MOST_COMPARED]
     if len(failed) < _LEAST_SHARING or not others:
@@ -314,7 +314,7 @@ def steps_of_failed_alone(
 
 
 class _Alike:
-    """The similarities between the steps of all runs, as a matrix (s, s). It is 0 for different steps."""
+    """The similarities between the steps of all runs, as a matrix (s, s). The similarity of different steps is 0."""
 
     def __init__(self, runs: Sequence[RunSteps], least: float) -> None:
         self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()

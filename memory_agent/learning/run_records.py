@@ -249,8 +249,8 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
 def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
     """Add marks to the runs with this id; return the ids of the runs that changed.
 
-    A mark with `is_placed` is added to the run `run_id` itself. Any other mark is added to the run to which the name
-    referred at the mark's time.
+    A mark with `is_placed` is added to the run `run_id` itself. Any other mark is added to the run that had the name at
+    the time of the mark.
     """
     marks, changed = list(marks), list[str]()
     placed = [mark for mark in marks if mark.is_placed]
@@ -265,7 +265,7 @@ def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str
 
 
 class _Series(NamedTuple):
-    """Consecutive runs with the same name, none of them forgotten, and the run after them, if any."""
+    """Consecutive runs with the same name that are not forgotten, and the run after them, if any."""
 
     name: str
     runs: tuple[StoredTrajectory, ...]
@@ -278,7 +278,7 @@ class _Series(NamedTuple):
 
 
 def _series_of(writer: RunWriter, name: str, marks: Sequence[Mark]) -> Iterator[_Series]:
-    """Yield the runs that these marks may change: the runs that had the name at the marks' times, and the next run."""
+    """Yield the runs that these marks may change: those with the name at the times of the marks, and the next run."""
     first_us, last_us = min(mark.at_us for mark in marks), max(mark.at_us for mark in marks)
     known: list[StoredTrajectory] = []
     for run in writer.batch.runs_named(name):

@@ -66,7 +66,7 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
     return None if record is None else record.id
 
 
-MOST_STEPS = 32  # steps of a run that are converted to text: its first ones and its last one
+MOST_STEPS = 32  # number of steps of a run that are converted to text: the first steps and the last
 LINE_CHARS = 160
 _MOST_RECALLED = 50
 _LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee

@@ -31,7 +31,7 @@ class RunWriter:
         return None if run is None or run.is_forgotten else run
 
     def stored(self, run_id: str) -> StoredTrajectory:
-        """Return the run, even if it is forgotten, or an empty run if it is unknown."""
+        """Return the run, including a forgotten run, or an empty run if the id is unknown."""
         return self._load(run_id) or StoredTrajectory(run_id)
 
     def get_or_new(self, run_id: str) -> StoredTrajectory | None:

@@ -29,7 +29,7 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""How far the covered period may end ahead of the clock, and the longest period that upkeep rereads."""
+"""The longest time that the covered period may extend past the clock, and the longest period that upkeep rereads."""
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(described(Outbox))
 
@@ -46,7 +46,7 @@ def outbox_blob(outbox: Outbox) -> tuple[str, bytes]:
 def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
     """Return the outbox with new reports for the period from its `through_us` until `until_us` (exclusive).
 
-    If the clock was ahead by more than an hour and was set back, `through_us` is set back to `until_us`; without this,
+    If the clock was ahead by more than an hour and was set back, `through_us` is set back to `until_us`. Otherwise,
     nothing would be reported until the clock caught up. Uses that were already reported may then count twice.
     """
     if not outbox.reports and outbox.through_us - until_us > MOST_AHEAD_US:

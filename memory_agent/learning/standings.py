@@ -20,7 +20,7 @@ from sona import Evidence, Fact, Gain, Gate
 
 MOST_STANDINGS = 100
 MOST_MEMORIES = 20
-_MOST_CHANGES = 50  # of the gate's state; each takes 100 lessons
+_MOST_CHANGES = 50  # changes of the gate's state; each change takes 100 lessons
 _MOST_RUNS = 3
 
 
@@ -31,7 +31,7 @@ class _Standing(NamedTuple):
 
 
 def standings(snapshot: Snapshot, facts: Mapping[int, Fact]) -> tuple[GateStanding, ...]:
-    """Return the gate after at most `MOST_STANDINGS` lessons: all changes of its state, and others evenly spaced."""
+    """Return the gate after at most `MOST_STANDINGS` lessons: at all changes of its state, and at even intervals."""
     found = []
     for lesson, evidence, gain in _chosen(_replayed(facts)):
         run = run_of_number(snapshot, run_number(lesson))
@@ -90,7 +90,7 @@ def _credited(
 
 
 def _replayed(facts: Mapping[int, Fact]) -> list[_Standing]:
-    """Return the gate after each lesson that counts: one with credit, or with a decided contest."""
+    """Return the gate after each lesson that counts, which is a lesson with credit or with a decided contest."""
     gate, found, counted = Gate(), list[_Standing](), set[int]()
     for lesson in sorted(facts):
         fact, run = facts[lesson], run_number(lesson)
