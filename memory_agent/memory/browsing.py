@@ -57,8 +57,8 @@ class Browsing:
         """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each other.
 
         If there are more memories, the positions are those of a fixed pseudorandom sample. Memories without a vector
-        have no position. The positions are recomputed, close to the former ones, after more than 1 % of the memories
-        have changed; until then, new memories are absent. Raises `InvalidInputError`.
+        have no position. After more than 1 % of the memories have changed, new positions are computed, close to the
+        former positions. Until then, new memories are absent. Raises `InvalidInputError`.
 
         >>> records = [memory.remember(text) for text in ("Fix the race", "Fix the lock", "Lunch is at noon")]
         >>> found = memory.map()
@@ -79,8 +79,8 @@ class Browsing:
 
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
         1,000), fewer if they are large. Storing or forgetting memories between two pages does not cause other memories
-        to be repeated or missed. A memory that is replaced between two pages may change its position, so that the pages
-        miss or repeat it; listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including
+        to be repeated or missed. If a memory is replaced between two pages, its position may change, and the pages may
+        miss or repeat it. Listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including
         for a filter with `min_score`.
 
         >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]

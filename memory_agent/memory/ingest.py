@@ -1,8 +1,8 @@
 """Stores events, and memories without events: reads, deduplicates, embeds and commits them with the journal cursor.
 
-Events are delivered at least once, but take effect exactly once: a known event id adds nothing, and an event that
-produced no memory is counted only if it is above the cursor. The id and the cursor are checked inside the writing
-transaction. The next batch (`ahead`) can be sent to the embedder before the current one is committed.
+Events are delivered at least once, but take effect exactly once. A known event id adds nothing, and an event that
+produced no memory is counted only if its number is above the cursor. The id and the cursor are checked inside the
+writing transaction. The next batch (`ahead`) can be sent to the embedder before the current one is committed.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class Intake:
     ) -> IngestReport:
         """Store the memories that events contain, atomically. Durable on return. Raises `StoreError`.
 
-        The events in `ahead` are prepared for the next call, which uses the result if it gets exactly these events. Set
-        `is_awaited` if a caller waits.
+        The events in `ahead` are prepared for the next call, which uses the prepared events if it receives exactly
+        these. Set `is_awaited` if a caller waits.
         """
         with self._preparing:
             prepared, self._ahead = self._ahead, None
@@ -138,7 +138,7 @@ class Intake:
         return report
 
     def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
-        """Store a memory without an event, or replace the memory with its id, and return it. Durable on return.
+        """Store and return a memory without an event, replacing any memory with the same id. Durable on return.
 
         A replaced memory keeps its time unless `is_dated` is true. Raises `QuotaExceededError`.
         """
@@ -219,8 +219,8 @@ class Intake:
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
         """Return the new events, and those that were handled before.
 
-        An event at or below the cursor was handled before, unless it produces a memory and its id is unknown: then its
-        number is from a different journal.
+        An event at or below the cursor was handled before. The exception is an event that produces a memory and has an
+        unknown id: its number is from a different journal.
         """
         fresh: list[_Read] = []
         handled: list[_Read] = []

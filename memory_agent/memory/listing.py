@@ -37,7 +37,7 @@ from relay import described
 
 _MOST_TITLE_CHARS = 200
 _REQUEST = SOURCES.index("user_input")
-_MOST_BYTES = 8 << 20  # of the records in a page, because a page is sent as one message
+_MOST_BYTES = 8 << 20  # limit for the records in a page, because a page is sent as one message
 
 
 class _Place(NamedTuple):
@@ -71,7 +71,7 @@ def list_page(
         if shown and size > _MOST_BYTES:
             break
         shown += 1
-        if record is not None:  # it may have been forgotten since
+        if record is not None:  # the memory may have been forgotten since
             records.append(record)
     cursor = _cursor_of(view, following[shown - 1], order) if shown < len(following) else None
     return MemoryPage(records=tuple(records), total=len(slots), next_cursor=cursor)
@@ -80,7 +80,7 @@ def list_page(
 def list_sessions(
     archive: Archive, filter: MemoryFilter | Mapping[str, Any] | None, limit: int, after: str | None
 ) -> SessionPage:
-    """Return at most `limit` sessions with matching memories, the session with the newest one first.
+    """Return at most `limit` sessions with matching memories, the session with the newest memory first.
 
     Raises `InvalidInputError`.
     """

@@ -140,19 +140,19 @@ class Memory(Browsing):
         `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
         tables `embedder`, `store`, `index`, `ingest`, `recall`, `judge`, `learning`, `retention`, `triggers`,
         `encryption`, `quota`, `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that
-        no model is downloaded. Each of the `keywords` replaces one table; they support code written for earlier
+        no model is downloaded. Each keyword in `keywords` replaces one table, which supports code written for earlier
         versions.
 
         `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
-        `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Memories that have
-        expired under the retention rules at `now` (default: the current time) are erased before this returns, unless
-        `age_now` is false; a host erases them in batches. `shared` is the store of shared items (`Knowledge`), which
+        `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Unless `age_now` is
+        false, memories that have expired under the retention rules at `now` (default: the current time) are erased
+        before this returns; a host erases them in batches. `shared` is the store of shared items (`Knowledge`), which
         the caller closes. Without a store, nothing can be published and recalls find no shared items. `on_commit`
-        receives every change of the records as stored, for an archive.
+        receives every change to the records, in stored form, for an archive.
 
-        Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and
-        `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` if the folder does not match
-        `settings.encryption`.
+        Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError` or `InvalidInputError`. If
+        the folder does not match `settings.encryption`, raises `StoreEncryptedError`, `StoreNotEncryptedError` or
+        `EncryptionKeyMissingError`.
 
         >>> with Memory.open("data/alice") as memory:
         ...     record = memory.remember("Staging needs the VPN")
@@ -204,9 +204,9 @@ class Memory(Browsing):
 
         `seqs` are the events' numbers in a journal. They advance the store's cursor. An event at or below the cursor
         that produced no memory is not counted again. Duplicates are recognised by `event_id`. Events that can never
-        become a memory (malformed, too large, in the future) are listed in `rejected` and do not affect other events.
-        The `user_id` of events is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not
-        match `events`.
+        become a memory, because they are malformed, too large or in the future, are listed in `rejected` and do not
+        affect other events. The `user_id` of events is not checked. Raises `InvalidInputError` if `events` is not a
+        list or `seqs` does not match `events`.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> report = memory.ingest([event, event, {"event_type": "user_input"}])
@@ -223,8 +223,8 @@ class Memory(Browsing):
     ) -> IngestReport:
         """Like `ingest`, for validated events in the journal's format (`relay.event.encode_event`).
 
-        `ahead` contains the events of the next call. They are embedded while the current events are committed, but not
-        stored.
+        `ahead` contains the events of the next call. They are embedded, but not stored, while the current events are
+        committed.
 
         >>> entries = journal.read(after_seq=0, limit=100, user_id="alice")
         >>> memory.ingest_encoded([one.data for one in entries], seqs=[one.seq for one in entries]).kept
@@ -254,8 +254,8 @@ class Memory(Browsing):
         """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first.
 
         A `query` of several parts is searched as one text, one part per line; it may be empty if a `vector` is passed.
-        `mode` and `deadline_ms` default to the settings. Parts of the search that are missing or late are not an error;
-        `degraded` names them. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. A missing or late part of the search is not an error;
+        `degraded` names the part. Raises `InvalidInputError` (with the argument's name).
 
         >>> fix, lunch = map(memory.remember, ("A mutex per session fixed the race", "Lunch is at noon"))
         >>> result = memory.recall("which race did a mutex fix?", top_k=1)
@@ -304,12 +304,12 @@ class Memory(Browsing):
     ) -> MemoryRecord:
         """Store a memory that does not come from an event, with secrets masked, and return it. Durable on return.
 
-        With an `id`, this replaces the user's memory with that id or stores a new one, even if the id was forgotten
-        before. A replaced memory keeps its event, its usage and, unless `timestamp` is passed, its time; `updated_at`
-        is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory changes
-        nothing. Without an `id`, every call adds a memory. `timestamp` is the time to which the memory refers (default:
-        now). Raises `InvalidInputError` (with the argument's name), and `QuotaExceededError` if the user's quota is
-        reached.
+        With an `id`, this replaces the user's memory that has this id. If there is none, it stores a new memory, even
+        if a memory with this id was forgotten before. A replaced memory keeps its event and usage, and its time unless
+        `timestamp` is passed; `updated_at` is set. The old bytes stay in the files for a while, as after `forget`.
+        Storing an identical memory changes nothing. Without an `id`, every call adds a memory. `timestamp` is the time
+        to which the memory refers (default: now). Raises `InvalidInputError` (with the argument's name), and
+        `QuotaExceededError` if the user's quota is reached.
 
         >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
@@ -385,10 +385,10 @@ class Memory(Browsing):
         """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return.
 
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
-        feedback; its quality is .8 if only `used` is passed. `recall_id` may also be the id of a run; the quality of an
-        ended run is then revised. Later feedback replaces earlier feedback. Naming all memories that a recall showed
-        earns half the credit if there were two or three, and none if there were more. Raises `InvalidInputError`,
-        including if there is no such recall or run.
+        feedback and has quality .8 if only `used` is passed. `recall_id` may also be the id of a run. If that run has
+        ended, its quality is revised. Later feedback replaces earlier feedback. If all memories that a recall showed
+        are named, each earns half the credit if two or three were shown, and none if more were shown. Raises
+        `InvalidInputError`, including if there is no such recall or run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")
@@ -439,9 +439,9 @@ class Memory(Browsing):
     def reembed(self, progress: Progress | None = None) -> int:
         """Recompute all vectors after the model has changed (`model_changed`); return their number.
 
-        Until then, recalls use words and the vectors computed so far. `progress` is called with (done, total). Raises
-        `ModelError` if there is no model, or if it rejects more than a tenth of the texts, in which case the former
-        vectors stay.
+        Until all vectors are computed, recalls use words and the vectors computed so far. `progress` is called with
+        (done, total). Raises `ModelError` if there is no model, or if the model rejects more than a tenth of the texts;
+        the former vectors then remain.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.reembed()  # the model has not changed
@@ -482,7 +482,7 @@ class Memory(Browsing):
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
 
-        If a model was used, this first embeds memories that were stored without a model, for about 2 s.
+        If a model was used, this first spends about 2 s embedding memories that were stored without a model.
 
         >>> memory.close()
         >>> memory.recall("users get signed out")

@@ -1,8 +1,8 @@
 """Computes the map of one user's memories, and keeps the positions until the memories change.
 
 Vectors are read from the store, so the map is the same for every index. Positions are recomputed, from the former ones,
-when more than one memory in a hundred has changed. Titles are read for each map, so that the text of a forgotten memory
-is not kept.
+when more than one memory in a hundred has changed. Titles are read again for each map, so that no text of a forgotten
+memory is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds words and numbers in a text that may identify its author, other people or a machine. Pure.
 
-A preview shows them and removes none, so a false positive does little harm. Personal names are recognised only by
-their capital letters.
+A preview shows the mentions but removes none of them, so a false positive does little harm. Personal names are
+recognised only by their capital letters.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class Sona:
             return added
 
     def consolidate(self, now: datetime | None = None) -> bool:
-        """Infer which memories were used by runs that have ended, find patterns, train and save the learner; return
-        whether this was due.
+        """Infer which memories were used by ended runs, find patterns, and train and save the learner; return whether
+        any of this was due.
 
         This is part of a host's upkeep. A call reads at most 50 runs.
 
@@ -142,7 +142,7 @@ class Sona:
 
 
 class Sizes(NamedTuple):
-    """The number of memories, how many of them wait to be embedded, and the size of all files on disk."""
+    """The number of memories, the number that wait to be embedded, and the size of all files on disk."""
 
     memories: int
     waiting: int

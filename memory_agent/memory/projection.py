@@ -34,7 +34,7 @@ _BLOCK = 256  # rows of cosines computed at a time
 
 
 class _Edges(NamedTuple):
-    """Weighted edges (e,) in both directions, ordered by source; those of point i begin at `starts[i]`."""
+    """Weighted edges (e,) in both directions, ordered by source. The edges of point i begin at `starts[i]`."""
 
     sources: Integers
     targets: Integers
@@ -90,8 +90,8 @@ def _neighbours(vectors: Floats, k: int) -> tuple[Integers, Floats]:
 
 
 def _edges(nearest: Integers, cosines: Floats) -> _Edges:
-    """Connect each point with its neighbours; weights fall exponentially with the distance beyond the nearest
-    neighbour's.
+    """Connect each point with its neighbours. The weight falls exponentially with the distance minus that of the
+    nearest neighbour.
     """
     count, k = nearest.shape
     distances = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
@@ -108,8 +108,8 @@ def _edges(nearest: Integers, cosines: Floats) -> _Edges:
 def _components(vectors: Floats) -> Floats:
     """Return the two principal components (n, 2), with a standard deviation of 1 and a fixed sign.
 
-    Approximate, by power iteration on `_BASIS` random directions (Halko et al. 2011), in 1 % of the time that a
-    covariance matrix takes.
+    The result is approximate: power iteration on `_BASIS` random directions (Halko et al. 2011) takes 1 % of the time
+    that a covariance matrix takes.
     """
     mean, ndim = vectors.mean(axis=0), vectors.shape[1]
     basis = np.random.default_rng(0).standard_normal((ndim, min(ndim, _BASIS)), dtype=np.float32)
@@ -141,7 +141,7 @@ def _settled(positions: Floats, edges: _Edges, steps: int, length: float) -> Flo
 
 
 def _attraction(positions: Floats, edges: _Edges) -> Floats:
-    """Return the attraction (n, 2) along the edges, by coordinate, because contiguous arrays are faster."""
+    """Return the attraction (n, 2) along the edges. Computed by coordinate, because contiguous arrays are faster."""
     ways = [column[edges.targets] - column[edges.sources] for column in np.ascontiguousarray(positions.T)]
     pull = edges.weights / (1.0 + ways[0] ** 2 + ways[1] ** 2)
     return np.stack([np.add.reduceat(pull * way, edges.starts) for way in ways], axis=1)

@@ -1,4 +1,4 @@
-"""Limits a user's memories by tier: rejects further ones, or forgets the oldest unused ones.
+"""Limits the number of a user's memories by tier: rejects new memories, or forgets the oldest unused memories.
 
 Learned, imported and restored memories are never rejected, but count towards the quota.
 """
@@ -54,10 +54,10 @@ class MemoryQuota:
 
 
 def _least_used(archive: Archive, first_new: int, limit: int) -> list[str]:
-    """Return the ids of the first `limit` stored memories that no run has used and no recall returned.
+    """Return the ids of the first `limit` stored memories that no run used and no recall returned.
 
-    If there are fewer, the other memories follow, those recalled longest ago first. Patterns count as recalled, because
-    a forgotten pattern would never form again.
+    If there are fewer than `limit`, the other memories follow, least recently recalled first. Patterns count as
+    recalled, because a forgotten pattern would never form again.
     """
     view, unused, used = archive.settled_view(), list[str](), list[tuple[datetime, str]]()
     rows = np.sort(view.rows[view.alive])

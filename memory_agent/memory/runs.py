@@ -356,12 +356,12 @@ def _has_ended(run: StoredTrajectory, moment: datetime) -> bool:
 
 
 def _has_event(run: StoredTrajectory, event_id: str | None) -> bool:
-    """Whether the run has an event with this id, which means that a call is repeated."""
+    """Whether the run has an event with this id, which means that the call is a repetition."""
     return event_id in {mark.event_id for mark in run.marks}
 
 
 def _words(snapshot: Snapshot, mark: Mark) -> list[str] | None:
-    """Return the words of an event's text, or None if it did not become a memory or its memory was forgotten."""
+    """Return the words of an event's text, or None if the event has no memory or its memory was forgotten."""
     record = None if mark.row is None else snapshot.record(mark.row)
     return None if record is None else words_of(record, mark).split()
 

@@ -91,15 +91,15 @@ class Shared:
     ) -> PublishPreview:
         """Return exactly what `confirm` would publish. Sends and stores nothing.
 
-        `summary` is the text that is searched and shown, `body` an optional full text, and `reference` the location of
-        the original. `memory_id` is a memory of this user that provides title, summary, tags and type, unless these are
-        passed. Secrets are masked; names, accounts, paths, addresses, and phone, card and account numbers are listed in
-        `mentions`. `access_policy` is `public` (every user of this deployment, the default), or an `org:NAME` or
-        `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items, pass its `item_id`.
-        The new version inherits nothing, so `access_policy` is required; `replaces` is the previous version. With
-        `offer`, the preview is for the method `offer` instead of `confirm`: the item is a pattern and, if it was
-        learned from runs, contains their steps without counts and dates. Raises `InvalidInputError` (with the
-        argument's name), and with `item_id` also `UnavailableError`.
+        `summary` is the text that is searched and shown, `body` is an optional full text, and `reference` is the
+        location of the original. `memory_id` names a memory of this user, which provides any of title, summary, tags
+        and type that is not passed. Secrets are masked; names, accounts, paths, addresses, and phone, card and account
+        numbers are listed in `mentions`. `access_policy` is `public` (every user of this deployment, the default), or
+        an `org:NAME` or `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items,
+        pass its `item_id`. The new version inherits nothing, so `access_policy` is required; `replaces` is the previous
+        version. With `offer`, the preview is for the method `offer` instead of `confirm`. The item is then a pattern;
+        if it was learned from runs, it contains their steps without counts and dates. Raises `InvalidInputError` (with
+        the argument's name), and also `UnavailableError` if `item_id` is passed.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -143,8 +143,8 @@ class Shared:
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `UnavailableError`, and `InvalidInputError`, including for another
-        user's preview and for a preview that has changed or whose memory has changed.
+        An existing version is never replaced. Raises `UnavailableError`. Raises `InvalidInputError`, including for
+        another user's preview and for a preview whose content or memory has changed.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect to it before a deploy")
         >>> item = memory.shared.confirm(preview)
@@ -163,9 +163,9 @@ class Shared:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
         Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
-        words for the same readers. The words may differ in spaces, in the case of the first letter of a line and in the
-        punctuation at its end. Upkeep then creates an item from the offers, with the author "5 users" and no names. The
-        item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
+        words for the same readers. The words may differ in spaces, and in the case of the first letter and the final
+        punctuation of each line. Upkeep then creates an item from the offers, with the author "5 users" and no names.
+        The item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
         `confirm` does, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
@@ -291,7 +291,7 @@ class Shared:
         return self._ask(requests.SetName(name=None if name is None else shared_content.check_name(name)))
 
     def report(self, until: datetime) -> int:
-        """Report the use of shared items by runs up to `until`, as counts and sums. Part of a host's upkeep.
+        """Report how runs used shared items up to `until`, as counts and sums. Part of a host's upkeep.
 
         Returns the number of acknowledged reports. Raises `UnavailableError` and the errors of the store. The next call
         sends the other reports again.
@@ -330,7 +330,7 @@ class Shared:
             min_relevance=asked.min_relevance,
             reference_time=asked.reference_time,
             with_embedding=asked.with_embedding,
-            of_others=True,  # the caller's memory already has the caller's own items
+            of_others=True,  # the caller's memory already contains the caller's own items
             is_marked=False,
             vector=vector,
         )
@@ -409,7 +409,7 @@ def _fail(error: MemoryAgentError, timeout_s: float) -> list[FoundItem]:
 
 
 def _excludes_items(filter: MemoryFilter | None) -> bool:
-    """Whether no shared item can match a filter: others' items have no session, run, private label or quality."""
+    """Whether no shared item can match a filter, since others' items have no session, run, private label or quality."""
     return filter is not None and (any(getattr(filter, name) for name in _OF_A_USER) or filter.min_quality is not None)
 
 

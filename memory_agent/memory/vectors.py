@@ -39,7 +39,7 @@ class Vectors(msgspec.Struct, frozen=True):
     info: EmbedderInfo | None = None
 
     def admitted(self, batch: Batch) -> dict[str, Embedded]:
-        """Return `by_text` without unusable vectors if the store has the same model or none yet, else an empty dict.
+        """Return the usable vectors of `by_text` if the store has the same model or no model yet, else an empty dict.
 
         If the model computes word vectors in a new way, this sets the store's words stamp, so that all memories wait
         for new word vectors.
@@ -66,7 +66,7 @@ class Vectors(msgspec.Struct, frozen=True):
 
 
 def _kept_stamp(known: str | None, words_stamp: str) -> str:
-    """Return the words stamp for a store: the known one if comparable with the new one, else the new one."""
+    """Return the words stamp for a store: `known` if it is comparable with `words_stamp`, else `words_stamp`."""
     return known if known is not None and comparable_words(known, words_stamp) else words_stamp
 
 
@@ -74,7 +74,7 @@ class PendingTexts:
     """Texts that are being embedded. Not thread-safe."""
 
     def __init__(self, texts: Iterable[str], embedder: LazyEmbedder, *, is_awaited: bool) -> None:
-        """Begin to embed the distinct `texts`. With `is_awaited` they precede bulk work, and time out after 4 s."""
+        """Begin to embed the distinct `texts`. With `is_awaited`, they precede bulk work and time out after 4 s."""
         self._texts = list(dict.fromkeys(texts))
         self._embedder = embedder
         self._is_awaited = is_awaited
@@ -85,7 +85,7 @@ class PendingTexts:
                 self._pending = embedder.get().begin_passages(self._texts, timeout_s=timeout_s)
 
     def result(self) -> Vectors:
-        """Return the vectors; empty if there is no model, after an error, or after the timeout."""
+        """Return the vectors, or none if there is no model, after an error, or after the timeout."""
         if self._pending is None:
             return Vectors()
         try:
@@ -126,7 +126,7 @@ class MemoryVectors:
         return self.begin(texts, is_awaited=is_awaited).result()
 
     def check_query(self, asked: Query) -> None:
-        """Raise `InvalidInputError` if a recall has a vector that cannot be compared with those of the memories."""
+        """Raise `InvalidInputError` if a recall has a vector that cannot be compared with the memories' vectors."""
         state = self._archive.store.state
         if asked.vector is None or state.stamp is None:
             return
@@ -221,7 +221,7 @@ class MemoryVectors:
             if not rows:
                 break
             last = rows[-1]
-            if not makes_words:  # then only memories without a vector can be completed
+            if not makes_words:  # without words, only memories that lack a vector can be completed
                 rows = [row for row, vector in zip(rows, store.vectors(rows), strict=True) if not vector.any()]
             done = self._fill(rows) if rows else 0
             if done is None:
@@ -254,7 +254,7 @@ class MemoryVectors:
             reason = f"{of.stamp} rejects {of.rejected} of {memories} texts, so the former vectors stay"
             if filled:
                 log.warning("vectors.not_replaced", reason=reason)
-            raise ModelError(f"{reason}; correct the embedder, or choose another one, and repeat rebuild --vectors")
+            raise ModelError(f"{reason}; correct the embedder or choose another embedder, and repeat rebuild --vectors")
         return filled
 
     def _put_next(self, rows: Sequence[int], vectors: Vectors) -> bool:

@@ -1,6 +1,6 @@
 """Call a provider's HTTP API with limits on time and size. This is the only file that imports `httpx2`.
 
-All calls to an API run in one event loop, in a thread of its own, because the timeouts of a synchronous client restart
+All calls to an API run in one event loop on a separate thread, because the timeouts of a synchronous client restart
 with each byte. A deadline covers the whole call, including name resolution, retries and a slow answer.
 
 Errors and logs contain no text, key, or content of an answer, because providers repeat keys and texts in their errors.
@@ -44,7 +44,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 8.0
 _FAILURES, _OPEN_S, _OPEN_LONGEST_S = 3, 1.0, 60.0
 _LONGEST_RETRY_AFTER_S = 3600.0
 _SHORT_WAIT_S = 1.0  # a call that times out sooner does not count as a failure of the provider
-_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}  # statuses that any call would get; pause in seconds
+_REFUSED = {401: 30.0, 402: 30.0, 403: 30.0, 404: 0.0}  # statuses that any call would receive, and the pause in seconds
 _UNAVAILABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _ADVICE = {
     400: "the request was rejected; check {setting}.model and the other settings of {setting}",
@@ -66,7 +66,7 @@ for _logger in ("httpx2", "httpcore2"):
 
 
 class _Failure(msgspec.Struct, frozen=True):
-    """A provider's error. OpenAI and Anthropic name it in `code` or `type`, and Gemini in `status`."""
+    """A provider's error. Its name is in `code` or `type` for OpenAI and Anthropic, and in `status` for Gemini."""
 
     error: Any = None
 
@@ -182,8 +182,9 @@ class ModelApi:
     async def ask(self, path: str, body: object, kind: type[Answer], timeout_s: float | None = None) -> Answer:
         """Post `body` as JSON to `path` and return the answer, decoded as `kind`. Call this from within the loop.
 
-        Retries with backoff if the connection fails or the provider is overloaded, for up to `timeout_s` (at most the
-        endpoint's). Raises `ProviderUnavailableError` (try again later), `ProviderInputError` or a `ProviderError`.
+        If the connection fails or the provider is overloaded, retries with backoff for up to `timeout_s`, which cannot
+        exceed the endpoint's timeout. Raises `ProviderUnavailableError` (try again later), `ProviderInputError` or a
+        `ProviderError`.
         """
         limit_s = min(self.endpoint.timeout_s, self.endpoint.timeout_s if timeout_s is None else timeout_s)
         ended_by_s = time.monotonic() + limit_s
@@ -268,7 +269,7 @@ class ModelApi:
             raise ProviderError(self.endpoint.provider, reason) from None  # the cause contains parts of the answer
 
     def _problem(self, status: int, answer: bytes) -> str:
-        """Return what a status means, and the provider's name for the error if it is a plain name."""
+        """Return the meaning of a status, with the provider's name for the error if it is a plain word."""
         advice = _ADVICE.get(status, "redirects are not followed; correct {setting}.url" if 300 <= status < 400 else "")
         text = advice.format(key=self.endpoint.key or "the settings", setting=self.endpoint.setting)
         names: list[str] = []
@@ -290,14 +291,14 @@ class ModelApi:
 
 
 def pause_s(attempt: int) -> float:
-    """Return the pause after attempt 0, 1, …: .25 s, doubled each time up to 8 s, times a random factor, .5 to 1."""
+    """Return the pause after attempt 0, 1, …: .25 s, doubled each time up to 8 s, times a random factor of .5 to 1."""
     longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt, 16))
     return random.uniform(longest_s / 2, longest_s)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the pause in seconds that `Retry-After` (a number or a date) requests, at most an hour; 0 if it is
-    missing.
+    """Return the pause in seconds that `Retry-After` (a number or a date) requests: at most an hour, or 0 if the header
+    is missing.
 
     >>> retry_after_s({"retry-after": "2.5"}), retry_after_s({"retry-after": "soon"})
     (2.5, 0.0)
@@ -315,9 +316,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 class Circuit:
-    """Rejects calls for a while after three consecutive failures, and then admits one as a probe. Thread-safe.
+    """Rejects calls for a while after three consecutive failures, and then admits one call as a probe. Thread-safe.
 
-    The pause doubles from 1 s to a minute. It is longer if the provider requests a longer one.
+    The pause doubles from 1 s to a minute. It is longer if the provider requests a longer pause.
     """
 
     def __init__(self) -> None:
@@ -326,7 +327,7 @@ class Circuit:
         self._closed_again_at_s = 0.0
 
     def admit(self) -> float:
-        """Return 0 to admit a call, or the seconds until the next may be sent."""
+        """Return 0 to admit a call, or the number of seconds until the next call may be sent."""
         now_s = time.monotonic()
         with self._lock:
             waits_s = self._closed_again_at_s - now_s

@@ -15,10 +15,10 @@ _KEY = re.compile(r"\$\{(\w+)\}")
 
 
 class ModelEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The API of a provider. A call may take `timeout_s` in total, unless it has a shorter limit of its own.
+    """The API of a provider. A call may take `timeout_s` in total, unless the call has a shorter limit.
 
-    `setting` is its table in the settings, and `provider` its name in errors. `key` refers to an environment variable,
-    as in `${OPENAI_API_KEY}`, or is empty. The key is sent in the header `key_header`, after `key_scheme`.
+    `setting` is the API's table in the settings, and `provider` is its name in errors. `key` refers to an environment
+    variable, as in `${OPENAI_API_KEY}`, or is empty. The key is sent in the header `key_header`, after `key_scheme`.
     """
 
     setting: str

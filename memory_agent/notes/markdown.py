@@ -35,7 +35,7 @@ _SEPARATOR = " > "
 
 
 class Section(NamedTuple):
-    """The text under a heading. `headings` are that heading and those above it; `line` is its line number."""
+    """The text under a heading. `headings` are this heading and the headings above it; `line` is its line number."""
 
     headings: tuple[str, ...]
     text: str

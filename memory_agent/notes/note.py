@@ -16,7 +16,7 @@ HEADING = "heading"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in a file. `place` is its position there; `fields` contains additional arguments of `remember`."""
+    """A memory in a file. `place` is its position in the file; `fields` contains additional arguments of `remember`."""
 
     id: str
     text: str

@@ -44,7 +44,7 @@ _FORMATS = {
 }
 """The first bytes of common formats. Some of them are also valid UTF-8."""
 _CONTROL = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f]")
-"""Characters that no text contains. Backspaces and escapes occur in manual pages and terminal logs."""
+"""Characters that do not occur in text. Backspaces and escapes do occur, in manual pages and terminal logs."""
 _IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", "dist", "build", "venv"})
 
 
@@ -79,8 +79,8 @@ def index_documents(
 ) -> StoredNotes:
     """Update the memories of a document, or of all documents below a folder, to match their sections. Idempotent.
 
-    With `only`, other documents are not read. Forgets removed sections, including those of deleted documents, but not
-    those of documents that cannot be read or are in skipped folders such as `.claude`.
+    With `only`, other documents are not read. Forgets removed sections, including the sections of deleted documents.
+    Keeps the sections of documents that cannot be read or are in skipped folders such as `.claude`.
     """
     stored, kept, read = StoredNotes(), set[str](), set[str]()
     files = [path for path in documents(root) if only is None or path in only]

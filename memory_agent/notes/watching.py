@@ -24,10 +24,10 @@ class DocumentWatch:
         self._seen: dict[Path, Stamp] | None = None
 
     def look(self) -> dict[Path, Stamp | None]:
-        """Return the documents to index, with their stamps, or None for those that are gone.
+        """Return the documents to index, each with its stamp, or with None if the document is gone.
 
-        A changed document is returned after two consecutive calls find it in the same state. The first call returns
-        all. Returns nothing while the root is missing, or is empty because its disk is not mounted.
+        A changed document is returned after two consecutive calls find it in the same state. The first call returns all
+        documents. Returns nothing while the root is missing, or while it is empty because its disk is not mounted.
         """
         try:
             disk = self._root.stat().st_dev
