@@ -9,7 +9,7 @@ The terms are fields of `explanation`. `vector` is the cosine, and `lexical` is 
 memory comes from the learned ranking (`arm`). `caused_by` lists the run that used the memory for a similar request, or
 else the runs with the most similar requests. `repeats` lists the former requests folded into this memory. If a judge
 selected the memory, `by_score` is its place by score, from 1. `centred`, `likeness` and `like` are constant. The names
-are part of the public interface: names may be added, but existing ones never change their meaning.
+are part of the public interface: names may be added, but existing names never change their meaning.
 
 Shapes: p selected candidates.
 """
@@ -76,7 +76,7 @@ class Answer(NamedTuple):
 
 
 class _Occurrences(NamedTuple):
-    """A memory and its duplicates: how many there are, the first and last time, and the rows of the newest."""
+    """A memory and its duplicates: their number, their first and last time, and the rows of the newest duplicates."""
 
     number: int
     first_us: int
@@ -88,8 +88,8 @@ class _Occurrences(NamedTuple):
 def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:
     """Return an answer with the selected candidates (p,) as memories, in the same order.
 
-    Reads each memory once, all from one snapshot that is newer than the search. Omits memories that were deleted after
-    the search and, if there is a filter, memories that were replaced after it.
+    Reads each memory once. All reads use one snapshot, which is newer than the search. Omits memories that were deleted
+    after the search and, if there is a filter, memories that were replaced after it.
     """
     occurrences = _occurrences(found, search)
     named = [row for place, one in enumerate(occurrences) for row in _named(found, search, place, one)]
@@ -154,7 +154,7 @@ def _lenders(found: Candidates, search: Search, place: int) -> list[int]:
 
 
 def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
-    """Return whether `record` is the one that passed the filter, rather than a later replacement."""
+    """Return whether `record` is the record that passed the filter, rather than a later replacement."""
     if not search.is_filtered:
         return True
     updated_us = microseconds(record.updated_at or record.timestamp, "updated_at")
@@ -165,7 +165,7 @@ def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int,
     """Return the cosines of the nearest passages (p,), or NaN without a query vector, and offsets (begin, end) by
     place.
 
-    Offsets are included only for passages other than the first of their text.
+    Only a passage that is not the first of its text has offsets.
     """
     if search.vector is None:
         return np.full(found.slots.shape, np.nan), {}
@@ -195,7 +195,7 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences, *, is_marked: bool
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` belongs to its best passage; `passage` is None for the first one.
+        """Return the memory at `place`. `cosine` is for its best passage; `passage` is None if this is the first.
 
         Without `is_marked`, a short text has no highlights yet.
         """

@@ -35,7 +35,7 @@ Places = npt.NDArray[np.intp]
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
-_MOST_TIED = 8  # times the limit, including ties: 20,000 notes "build N failed" have equal scores
+_MOST_TIED = 8  # as a multiple of the limit; ties may be many: 20,000 notes "build N failed" have equal scores
 _OTHER_LANGUAGE = 3.0  # the model rates all texts in one foreign language as similar (decision 0015)
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
@@ -65,9 +65,9 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     lent: Scores
     kind: Scores
     lenders: Slots  # the slot that lent the score, or -1
-    requests: Slots  # the number of a former request that repeats the query, from 1 for the best, or 0
+    requests: Slots  # the number of a former request that repeats the query (1 is the best), or 0
     relevance: Scores  # NaN if unknown
-    qualities: Scores  # of the run; NaN if unknown
+    qualities: Scores  # of the memory or its run; NaN if unknown
     association: Scores
     vouched: Mask  # relevant because runs used the memory often for similar requests
     outcome: Scores
@@ -75,7 +75,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     # Set by `selection`.
     shift: Scores
     arms: Slots  # the ranking that the candidate comes from
-    ranks: Slots  # in the learned ranking, from 1, if the baseline was compared with it
+    ranks: Slots  # the place in the learned ranking, from 1, if the baseline was compared with it
     boosts: Slots  # what past use predicts, if the rankings were compared (`storage/stored_runs`)
     by_score: Slots  # the place by score, from 1, if a judge selected the candidate
     copies: tuple[Slots, ...] = ()  # the duplicates folded into each candidate
@@ -142,8 +142,8 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     """Return the best `limit` memories by vector, by words and by the times that the query names, and their neighbours.
 
-    In `vector` mode, they include the best `sure` by exact cosine. If copies of a few texts crowd out others, `limit`
-    counts distinct texts. If the query asks for kinds of memories, adds memories of these kinds.
+    In `vector` mode, they include the best `sure` by exact cosine. If copies of a few texts crowd out other texts,
+    `limit` counts distinct texts. If the query asks for kinds of memories, adds memories of these kinds.
     """
     best = [_by_vector(search, limit, sure), _of_texts(search, search.bm25, limit, above=0.0), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
@@ -157,7 +157,7 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
 
 
 def _of_kinds(search: Search, found: Candidates, asked: Asked, limit: int) -> Slots:
-    """Return memories of the kinds that the query asks for: nearest, newest, and those from the query's times."""
+    """Return memories of the kinds that the query asks for: the nearest, the newest, and those of the query's dates."""
     slots = asked.members.nonzero()[0]
     best = found.fused + search.settings.context_words * found.near
     groups = groups_of(search.view, found.slots[best_first(best, found.rows, found.rows.size)])
@@ -172,7 +172,7 @@ def _of_kinds(search: Search, found: Candidates, asked: Asked, limit: int) -> Sl
 
 
 def _nearest(search: Search, slots: Slots, limit: int) -> Slots:
-    """Return the `limit` slots nearest to the query or, if there are no cosines, the last ones."""
+    """Return the `limit` slots nearest to the query or, if there are no cosines, the last `limit` slots."""
     if search.cosines is None:
         return slots[-limit:]
     if slots.size <= limit:
@@ -182,7 +182,7 @@ def _nearest(search: Search, slots: Slots, limit: int) -> Slots:
 
 
 def groups_of(view: View, slots: Slots) -> Slots:
-    """Return the number of each slot's run or, if it has none, of its session; `NO_NAME` if it has neither."""
+    """Return the number of each slot's run, else the number of its session, else `NO_NAME`."""
     runs = view.runs[slots]
     return np.where(runs == NO_NAME, view.sessions[slots], runs)
 
@@ -279,7 +279,7 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
 
 
 def _by_time(search: Search, limit: int) -> Slots:
-    """Return the best memories, by nearness and cosine, from the times that the query names and soon after."""
+    """Return the best memories, by nearness and cosine, of those dated at or soon after a time that the query names."""
     if not search.boosting or search.cosines is None:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values
@@ -304,7 +304,7 @@ def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.
 
 
 def _is_all(search: Search, slots: Slots, limit: int) -> bool:
-    """Whether `slots` contain every memory that can answer, or a copy of it. False if cosines are missing."""
+    """Whether `slots` contain each memory that can answer, or a copy of that memory. False if cosines are missing."""
     can_answer = search.bm25 > 0
     if search.cosines is not None:
         if search.cosines.unseen > -np.inf:
@@ -320,8 +320,8 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
 def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
     """Return the nearness, 0 to 1, of each time (n,), in microseconds since 1970, to the nearest of `dates`.
 
-    The value is 1 within a span and fades after its end, because an event is often mentioned in the days after it, but
-    never before it.
+    The value is 1 within a span, fades after it, and is 0 before it, because an event is often mentioned in the days
+    after it happened, but not earlier.
     """
     nearest = np.zeros(times_us.shape)
     for date in dates:

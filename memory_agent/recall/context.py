@@ -6,7 +6,7 @@ a memory or a run begins with `| `, so no line can pass as a heading, a role or 
 no memory can close the block. Control and format characters are removed, so no text is hidden. Titles are not in
 headings, because a title could pass as part of the heading.
 
-A memory is shown whole or omitted, except that a long one is shortened and marked as such; it then begins at the
+A memory is shown whole or omitted, but a long memory may be shortened: it is then marked as such, and begins at the
 passage that answers the query. At most 1,000 characters of a shared item are shown. Tokens are counted by the caller's
 function, or bounded by `estimate_tokens`, whose bound is 1.6 to 2 times the actual number for English.
 """
@@ -31,7 +31,7 @@ CountTokens = Callable[[str], int]
 
 USUAL_TOKENS = 512
 
-FAILED_BELOW = 0.2  # a run of a lower quality is shown as failed
+FAILED_BELOW = 0.2  # a run with a lower quality is shown as failed
 _ENDINGS = (
     (0.95, "approved"),
     (0.85, "completed, and a later run built on it"),
@@ -46,7 +46,7 @@ _HOW: dict[Reason | None, str] = {
 }
 _WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
 _LEAST_CHARS = 120  # a longer memory is omitted if less than this fits
-_MOST_SHARED_CHARS = 1_000  # of another user's text: a body has up to 16,000
+_MOST_SHARED_CHARS = 1_000  # maximum length of another user's text; a body may have up to 16,000
 _NEAR_CHARS = 80  # a line that begins at most this far before a passage is shown from its start
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
@@ -79,18 +79,18 @@ def context_block(
 ) -> str:
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens, or "" if none fits.
 
-    `heading` is a line above the block, for a prompt with several blocks. The runs of `result` come first, limited to
-    half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if another
-    memory of its run has the same words. `with_ids` adds each memory's id, for a reader that can fetch the whole
-    memory. Entries for shared items state the author and the released metrics. A long shared item is shortened to the
-    part that answers the query unless `is_whole` is true.
+    `heading` is a line above the block, for a prompt with several blocks. The runs of `result` come first. They use at
+    most half of the tokens if there are memories too. A memory is not repeated if a line of a run contains it, or if
+    another memory of its run has the same words. `with_ids` adds each memory's id, for a reader that can fetch the
+    whole memory. Entries for shared items state the author and the released metrics. A long shared item is shortened to
+    the part that answers the query unless `is_whole` is true.
 
     The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
     last line then states how many runs and memories were omitted. `count_tokens`, such as an embedder's method, is
-    called once per entry, and the counts are added; this is exact if tokens end at line ends, as in WordPiece. Without
-    it, tokens are estimated (`estimate_tokens`): the estimate is never too low for the bundled model, and up to twice
-    the actual number for English. For a different model, pass its counter. Ages are relative to `now`, which defaults
-    to the current time.
+    called once per entry, and its results are added. The sum is exact if tokens end at line ends, as in WordPiece.
+    Without `count_tokens`, tokens are estimated (`estimate_tokens`). The estimate is never too low for the bundled
+    model, and is at most twice the actual number for English. For a different model, pass its counter. Ages are
+    relative to `now`, which defaults to the current time.
 
     >>> record = memory.remember("Staging needs the VPN")
     >>> print(context_block(memory.recall("deploy to staging"), max_tokens=100))
@@ -119,7 +119,7 @@ def context_block(
 
 
 class _Entries:
-    """The entries of a block: those in `before`, and those added while there is `room`, in tokens."""
+    """The entries of a block: those in `before`, and those added while there is `room` (a number of tokens)."""
 
     def __init__(self, room: int, count: CountTokens, before: Sequence[str] = ()) -> None:
         self.texts = list(before)
@@ -195,7 +195,7 @@ def ending(quality: float) -> str:
 
 
 def endings(memory: RetrievedMemory) -> str:
-    """Return the outcome of the memory or its run, with the number of failures if more than one, or "" if unknown."""
+    """Return the outcome of the memory or its run, and the number of failures if there are several; "" if unknown."""
     quality = memory.record.quality_score
     if quality is None:
         quality = memory.explanation.get("quality")
@@ -207,8 +207,8 @@ def sharing(memory: RetrievedMemory) -> str:
     """Return the author, version and metrics of a shared memory or text for a heading, or "" if nobody shared it.
 
     The author's name and the version were chosen by another user. They are shortened, reduced to letters, digits and
-    `-_.'@+`, and quoted, so that they cannot pass as part of the heading. A single plain word is not quoted, and
-    neither is a pseudonym or a number of users, which nobody can choose as a name.
+    `-_.'@+`, and quoted, so that they cannot pass as part of the heading. A single plain word is not quoted. Pseudonyms
+    and numbers of users are not quoted either, because nobody can choose one as a name.
     """
     shared = memory.shared
     if shared is None:
@@ -341,7 +341,7 @@ def _without_repeats(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
 def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[set[str], int]:
     """Add the runs that fit; return the ids of the memories shown in full, and the number of omitted runs.
 
-    A run that does not fit with all its steps is shown with fewer.
+    A run that does not fit with all its steps is shown with fewer steps.
     """
     contained: set[str] = set()
     missing = len(result.runs)
@@ -362,7 +362,7 @@ def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[s
 def _add_memories(
     entries: _Entries, memories: Sequence[RetrievedMemory], now: datetime, with_ids: bool, is_whole: bool
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Add memories until one does not fit; return those shown, and which of them were shortened."""
+    """Add memories until one does not fit; return the memories shown, and those of them that were shortened."""
     shown: list[RetrievedMemory] = []
     shortened: list[RetrievedMemory] = []
     for place, memory in enumerate(memories, len(entries.texts) + 1):
@@ -459,9 +459,10 @@ def _one_line(name: str) -> str:
 
 
 def _beginning(memory: RetrievedMemory) -> int:
-    """Return where the shown part of a long text begins: at its passage, or at the start of its line if near.
+    """Return where the shown part of a long text begins: at the passage, or at the start of its line if that is near.
 
-    It begins earlier if the text ends soon after the passage, but even the shortest part shown includes its start.
+    The part begins earlier if the text ends soon after the passage, but even the shortest part includes the start of
+    the passage.
     """
     text = memory.record.text
     at = max(0, min(memory.passage_at, len(text) - _LEAST_CHARS - _LONGEST_WORD))
@@ -508,7 +509,7 @@ _NO_PAIR = {
     "t": "bdgjknqwx", "u": "quv", "v": "fghjklmpqtvwxz", "w": "bfhjmpqvwxz", "x": "bcdefghjklmnopqrsuvwz",
     "y": "bcfghjqvwyz", "z": "bcfgjklmnpqrstvwx",
 }  # fmt: skip
-"""For each letter, the letters that begin a new piece after it, because the vocabulary does not contain the pair."""
+"""For each letter, the letters that begin a new piece when they follow it, as the vocabulary lacks the pair."""
 
 _WHOLE = frozenset(
     """
@@ -544,9 +545,9 @@ def estimate_tokens(text: str) -> int:
     """Return an upper bound on the number of tokens of `text`. It is at most the sum of the bounds of its lines.
 
     The bound is for WordPiece with BERT's uncased vocabulary, which the bundled model uses. A frequent word counts as
-    one token, and so does each decomposed character (a Hangul syllable has two or three), except in sequences of
-    letters. In these, a piece has a single letter only if it is the first, the last, or before a pair that the
-    vocabulary does not contain.
+    one token. Outside sequences of letters, so does each decomposed character (a Hangul syllable has two or three). In
+    a sequence of letters, a piece has a single letter only if it is the first or the last piece, or comes before a pair
+    that the vocabulary does not contain.
     """
     text = _WORD.sub(lambda word: "0" if word[0] in _WHOLE else word[0], unicodedata.normalize("NFD", text).lower())
     runs = _LETTERS.findall(text)

@@ -1,9 +1,9 @@
 """Computes how well memories match the words of a query, and how likely they are to be relevant. Pure.
 
 **Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with a memory's nearest word. A
-memory is represented by the signs of the model's vectors of its content words (`storage/passages`), and each word t of
-the query is weighted by its share of the query's total rarity. If a memory's word vectors are unknown, a word that it
-contains in any inflection has the similarity `_SAME_WORD`.
+memory is represented by the signs of its content words' vectors (`storage/passages`). Each word t of the query is
+weighted by its share of the query's total rarity. If a memory's word vectors are unknown, a word that it contains in
+any inflection has the similarity `_SAME_WORD`.
 
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)     the discount is for words that match by chance
     own_i        = sum over t of share_t met(t, i)
@@ -13,10 +13,10 @@ contains in any inflection has the similarity `_SAME_WORD`.
     held_i       = sum of share_t over the words t that i contains
     lacked_i     = square root of the sum over t of (rarity_t (1 - cosine_t))^2     cosine_t as in closeness, 0 to 1
 
-The last four contribute to the relevance. In these, the contribution of neighbours is multiplied by the memory's
-credit, so that a memory about another topic gains nothing. A memory that follows a question similar to the query, or
-belongs to a neighbour's run, has full credit. Rarities are smoothed for small stores. Words that name a time are
-ignored, since a memory need not repeat its own time; the ranking counts them.
+The last four values contribute to the relevance. In these values, the contribution of neighbours is multiplied by the
+memory's credit, so that a memory about another topic gains nothing. A memory that follows a question similar to the
+query, or belongs to a neighbour's run, has full credit. Rarities are smoothed for small stores. Words that name a time
+are ignored, since a memory need not repeat its own time; the ranking counts them.
 
 **Relevance** is the likelihood that a memory is relevant to the query, from 0 to 1, on the same scale in every mode. It
 is not the probability that the memory is *the* evidence.
@@ -28,9 +28,9 @@ is not the probability that the memory is *the* evidence.
     credit_i     = (cosine - .1) / .2, from 0 to 1             E = the best e of all but former requests
 
 G(T) is the expected best match by chance, which grows with the amount of text. A good match raises the relevance of the
-others, because evidence often uses different words than the query. If word vectors, words or the vector are missing, a
-different `Line` gives relevance on the same scale. Relevance is calibrated for the bundled model (decision 0014); with
-a different model, the relevance of memories with a vector is unknown (NaN).
+other memories, because evidence often uses different words than the query. If the word vectors, the words or the vector
+are missing, a different `Line` computes the relevance on the same scale. Relevance is calibrated for the bundled model
+(decision 0014); with a different model, the relevance of memories with a vector is unknown (NaN).
 
 Shapes: q words of the query, n memories.
 """
@@ -60,7 +60,7 @@ _LEAST_RARITY = 0.001
 _LIKE_QUESTION = 0.6  # cosine of two similar questions
 _PRIOR_MEMORIES = 100  # number of assumed memories without the word, to smooth the rarity
 
-CALIBRATED_MODEL = "all-MiniLM-L6-v2"  # the constants are fitted to it
+CALIBRATED_MODEL = "all-MiniLM-L6-v2"  # the constants are fitted to this model
 
 _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
@@ -77,7 +77,7 @@ class Line(NamedTuple):
     growth: float
 
 
-# Fitted on LoCoMo, BEAM, SWE and airline runs (decision 0014); `python -m ops.bench.relevance` fits them again.
+# These values are fitted on LoCoMo, BEAM, SWE and airline runs (decision 0014) by `python -m ops.bench.relevance`.
 ALL = Line(9.0, 1.2, 0.3)
 NO_WORD_VECTORS = Line(11.0, 0.46, 0.2)
 NO_WORDS = Line(21.1, 0.4, 0.1)
@@ -86,7 +86,7 @@ _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN_OF_SHARE, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
 _FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines that give no credit and full credit; a tenth of the evidence has less than .3
-_MOST_VOUCHED = 3.0  # 2 loses 1 point of R@10; 4 adds 0.1 to 0.4 memories to an answer
+_MOST_VOUCHED = 3.0  # a limit of 2 loses 1 point of R@10; a limit of 4 adds 0.1 to 0.4 memories to an answer
 
 
 class Met(NamedTuple):
@@ -228,7 +228,7 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
     """Return each memory's evidence (n,) as a logit, ignoring other candidates, or NaN if unknown.
 
     `cosines` (n,) is NaN for a memory without a vector. `lengths` (n,) contains each memory's number of words, and
-    `words` their sum over all memories that may answer.
+    `words` is the sum over all memories that may answer.
     """
     size = _by_chance(words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
     if not met.rarity:
@@ -250,7 +250,7 @@ def credit(cosines: Scores) -> Scores:
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1, or NaN without evidence. The `best` evidence raises the others."""
+    """Return the relevance (n,), 0 to 1, or NaN without evidence. The `best` evidence raises the other values."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found

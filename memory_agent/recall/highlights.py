@@ -21,10 +21,10 @@ from memory_agent.storage.terms import first_letter, fold, overlaps, pieces, ste
 
 _PASSAGE_WORDS = 24
 _MARK, _ELLIPSIS = "**", "…"
-_FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # for a word's first hit in the passage, and for each further hit
+_FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # scores of a word's first hit in the passage, and of each further hit
 _BEGINNING_BONUS, _SENTENCE_BONUS = 120, 100
 _FIRST_UNSTEMMED = "\u0c00"
-"""A word that begins with this letter or a later one is its own stem. An English word and its stem begin alike."""
+"""A word that begins with this letter or a later one is its own stem. An English stem keeps the word's first letter."""
 _ENDS, _SPACE = (".", ":"), " \t\n\r"  # a sentence ends with one of `_ENDS`, followed by one of `_SPACE`
 
 
@@ -98,7 +98,7 @@ def beginning(text: str) -> Highlight | None:
 
 @lru_cache(maxsize=16)
 def _wanted(query_words: tuple[str, ...], language: str) -> _Wanted:
-    """Return the stems of a query's words in a language; cached, since every memory of an answer needs them."""
+    """Return the stems of a query's words in a language. Cached, since every memory of an answer needs the stems."""
     counts = Counter(stems([fold(word) for word in query_words], language))
     return _Wanted(counts, frozenset(stem[0] for stem in counts))
 

@@ -1,9 +1,9 @@
 """Selects the memories of an answer with a judge (`rerankers`), or keeps the best by score if the judge fails.
 
-The judge receives snippets of more memories than the answer needs (`Query.pool`), and selects the answer in its own
-order. Only the user's own memories are judged and sent to a server. Memories that the judge leaves out count neither as
-recalled nor as unused. A judged answer is not used to compare the rankings (`sona/comparison`), because its order is
-the judge's. Interleaving continues, because the judge's input does not show which ranking proposed a memory.
+The judge receives snippets of more memories than the answer needs (`Query.pool`). It selects the memories of the answer
+and their order. Only the user's own memories are judged and sent to a server. Memories that the judge leaves out count
+neither as recalled nor as unused. A judged answer is not used to compare the rankings (`sona/comparison`), because its
+order is the judge's. Interleaving continues, because the judge's input does not show which ranking proposed a memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memory_agent.recall.search import Search
 from memory_agent.records.memories import Judgement, RetrievedMemory
 from memory_agent.rerankers import Judge, Snippet
 
-_REST_SHARE = 0.2  # of the deadline, reserved for the steps after the judge
+_REST_SHARE = 0.2  # share of the deadline that is reserved for the steps after the judge
 _MOST_REST_S = 0.05
 _ELLIPSIS = "…"
 

@@ -1,10 +1,10 @@
 """The steps of a recall, in order, from the query to the answer.
 
     search       match words and vector against all memories that pass the filter, except the caller's own words
-    shortlist    take the best by each criterion, and score them word by word (`candidates`)
+    shortlist    take the best memories by each criterion, and score them word by word (`candidates`)
     evaluated    add gains from neighbours, outcomes of runs, former requests, relevance and kinds (`stages`)
-    selected     keep relevant memories, one for each text, with the gains from past use and outcomes; ranked by the
-                 baseline, the learned ranking, or both (`selection`)
+    selected     keep relevant memories, one for each text, add the gains from past use and outcomes, and rank them by
+                 the baseline, the learned ranking, or both (`selection`)
     judged       keep what a language model selects, if there is one (`judgement`)
     answer       add passages, counts and explanations
     shared       add items of other users, if requested
@@ -57,7 +57,7 @@ from memory_agent.tracing import current_span
 
 _FURTHER = 8
 """Factor by which the shortlist grows while it has too few different texts."""
-_REST_SHARE = 0.1  # of the deadline, reserved for the steps after counting tokens
+_REST_SHARE = 0.1  # share of the deadline that is reserved for the steps after counting tokens
 _MOST_REST_S = 0.02
 
 
@@ -152,7 +152,7 @@ class RecallPipeline:
 
 
 def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Candidates:
-    """Select with one ranking, interleave both, or answer with one and compare it with the other."""
+    """Select memories with one ranking, interleave both rankings, or answer with one and compare it with the other."""
     found = _evaluated(search)
     if advice.adaptation is None or advice.route == "baseline":
         return _by_baseline(found, search)
@@ -170,7 +170,7 @@ def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Can
 
 
 def _evaluated(search: Search) -> Candidates:
-    """Return evaluated candidates, enough to fill the answer with different memories."""
+    """Return enough evaluated candidates to fill the answer with different memories."""
     wanted = examined(search.query)
     limit = max(search.settings.candidates, wanted)
     while True:
@@ -206,7 +206,7 @@ def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
 
 
 class _Estimate:
-    """Estimates how many tokens texts have, and adds up the estimates."""
+    """Estimates the number of tokens of each text, and adds up the estimates."""
 
     def __init__(self) -> None:
         self.tokens = 0

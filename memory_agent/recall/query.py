@@ -19,7 +19,7 @@ from memory_agent.settings import RecallSettings
 from relay import described
 
 MOST_ANSWERS = 1_000
-MOST_VALUES = 1_000  # of one filter field; a longer list is a mistake
+MOST_VALUES = 1_000  # maximum number of values of one filter field; a longer list is a mistake
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
@@ -27,14 +27,14 @@ _EXCLUDED = ("events", "records", "sessions", "runs")
 
 
 Reason = Literal[
-    "no_model",  # no embedding model: lexical only
-    "embedder_timeout",  # the embedder was late: lexical only
-    "model_changed",  # the stored vectors come from a different model: lexical only until they are rebuilt
-    "script_unknown",  # the model does not support the query's script: lexical only
-    "vectors_pending",  # some memories have no vector yet: found by words only
-    "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
+    "no_model",  # there is no embedding model: lexical search only
+    "embedder_timeout",  # the embedder was late: lexical search only
+    "model_changed",  # the stored vectors come from a different model: lexical search only, until they are rebuilt
+    "script_unknown",  # the model does not support the query's script: lexical search only
+    "vectors_pending",  # some memories have no vector yet: these are found by words only
+    "word_vectors_pending",  # some memories have no word vectors yet: these are ranked without word vectors
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
-    "index_unavailable",  # the index of the vectors does not respond or is incomplete: found by words only
+    "index_unavailable",  # the vector index does not respond or is incomplete: memories are found by words only
     "global_unavailable",  # shared items were requested, but their store is unavailable or late
     "judge_unavailable",  # the judge failed, or too many recalls wait for it: ranked by score
     "judge_timeout",  # the judge was late, or not called because little time was left: ranked by score
@@ -103,7 +103,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     is_noted: bool = True  # whether the recall is logged
     is_explained: bool = True  # whether memories come with an explanation and their other occurrences
     is_marked: bool = True  # whether short texts have highlights; `highlights.marked` adds them later
-    within: MemoryFilter | None = None  # no number in an answer reveals that memories outside it exist
+    within: MemoryFilter | None = None  # no number in an answer reveals that memories outside this filter exist
     without: MemoryFilter | None = None  # memories that match it are omitted, in addition to `filter`
     vector: tuple[float, ...] | None = None
     vector_model: str = ""
@@ -187,7 +187,7 @@ def check_now(now: datetime | None) -> datetime:
 def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
     """Return the time span in which the caller's own words may have been stored.
 
-    It ends after `now`, since events may arrive late, and a clock may be fast.
+    The span ends after `now`, since events may arrive late, and a clock may be fast.
     """
     now_us, reach_us = microseconds(now, "now"), round(minutes * 60_000_000)
     return (now_us - reach_us, now_us + reach_us) if reach_us else None
@@ -197,7 +197,7 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None, *, is_query: b
     """Return the validated filter without duplicate values. A mapping of its fields is accepted too.
 
     An empty name matches everything. Raises `InvalidInputError`, including for more than 1,000 different values in a
-    field and, unless `is_query`, for a `min_score`.
+    field, and for a `min_score` if `is_query` is false.
     """
     if filter is None:
         return None

@@ -21,7 +21,7 @@ from memory_agent.records.shared_requests import SentVector
 from memory_agent.storage.codec import StoreState
 
 _FLOAT, _HALF = "<f4", "<f2"
-_REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
+_REST_SHARE = 0.2  # share of the deadline that is reserved for the steps after the embedding
 _MOST_REST_S = 0.05
 _LEAST_READ = 0.5  # minimum share of a query's letters that the model must support
 
@@ -29,8 +29,8 @@ _LEAST_READ = 0.5  # minimum share of a query's letters that the model must supp
 class QueryVector(msgspec.Struct, frozen=True):
     """The vector of a query, `raw` (d,), and the `stamp` of its model.
 
-    `words` are its folded content words, `word_vectors` (q, e) their vectors, and `words_stamp` identifies how they
-    were computed. All three are empty if the embedder has no word vectors.
+    `words` are the query's folded content words, `word_vectors` (q, e) are the vectors of these words, and
+    `words_stamp` identifies how the vectors were computed. All three are empty if the embedder has no word vectors.
     """
 
     raw: Embedding
@@ -90,8 +90,8 @@ class QueryVectors:
     def result(self, asked: AskedVector, stored: str, deadline: Deadline) -> QueryVector | None:
         """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
 
-        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If a different one embedded
-        the query, the current or former embedder is tried, whichever was not used yet.
+        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If a different embedder
+        embedded the query, this tries the current or the former embedder, whichever has not been used yet.
         """
         former = self._embedder.former
         try:
@@ -115,7 +115,7 @@ class QueryVectors:
 
 
 def _by(embedder: LazyEmbedder, text: str, deadline: Deadline) -> tuple[EmbeddedQuery, EmbedderInfo] | None:
-    """Embed a query, and return None if it fails or is too late."""
+    """Embed a query, or return None if the embedder fails or is too late."""
     try:
         asked = _asked(text, embedder, deadline)
         return None if asked is None else _result(asked)
@@ -124,7 +124,7 @@ def _by(embedder: LazyEmbedder, text: str, deadline: Deadline) -> tuple[Embedded
 
 
 def _asked(text: str, embedder: LazyEmbedder, deadline: Deadline) -> AskedVector | None:
-    """Send a text to an embedder, or return None if it is too late. Raises `ModelError`."""
+    """Send a text to an embedder, or return None if no time is left. Raises `ModelError`."""
     timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
     if timeout_s <= 0:
         return None

@@ -28,7 +28,7 @@ from memory_agent.storage.column import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import StoredTrajectory
 
-_FIRST, _FURTHER = 32, 8  # requests examined first; growth factor while there are too few runs
+_FIRST, _FURTHER = 32, 8  # number of requests examined first, and its growth factor while there are too few runs
 _MOST_REQUESTS = 1_000  # nearest requests to fetch from an index in another engine; the built-in one returns all
 _MOST_ATTEMPTS = 4  # runs for one request: the run that was found, and the runs that retried it
 _REACH = 3  # maximum number of memories between a message and the start of the run that it caused, in one session
@@ -36,7 +36,7 @@ _CHOSEN_FROM = 3  # runs examined, as a multiple of the runs in the answer
 
 
 def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -> list[SimilarRun]:
-    """Return at most `top_k` runs of at least the query's minimum relevance, best first; ties go to the newest.
+    """Return at most `top_k` runs of at least the query's minimum relevance, best first and, in a tie, newest first.
 
     Each run is followed by the runs that retried it, with the same score and relevance. The best evidence in `answer`,
     the memories found for the query, also raises the relevance of the requests.
@@ -53,11 +53,11 @@ def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -
 
 
 def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
-    """Add at most the requested number of runs, successes first, and common steps from up to 3 times as many.
+    """Add at most the requested number of runs, successes first, and the common steps of up to 3 times as many runs.
 
     Chooses the best runs, with one exception: if all of them succeeded or all failed, the best run with the opposite
-    outcome replaces the last one. If a failed run is among them, its retry replaces the last successful run if the
-    retry has at least the same quality.
+    outcome replaces the last one. If a failed run is chosen, its retry replaces the last successful run, provided that
+    the retry has at least the same quality.
     """
     most = search.query.runs
     if not most or search.deadline.expired():
@@ -120,7 +120,7 @@ def _quality(run: SimilarRun) -> float:
 
 
 def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates, omitting those that only repeat a run's request if others can fill the answer."""
+    """Return the candidates. If others can fill the answer, omit those that only repeat a run's request."""
     if not search.query.runs:
         return found
     with search.store.snapshot() as snapshot:
@@ -154,7 +154,7 @@ def _among_requests(search: Search) -> Search:
 
 
 def _best(search: Search, limit: int) -> tuple[Slots, bool]:
-    """Return the best `limit` slots by vector and the best `limit` by words, and whether no others can answer."""
+    """Return the best `limit` slots by vector and the best `limit` by words, and whether no other slots can answer."""
     by_words = highest(search.bm25, limit, above=0.0)
     if search.cosines is None:
         return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))

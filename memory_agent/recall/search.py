@@ -47,11 +47,11 @@ from memory_agent.tracing import current_span
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
 
-_FIRST_REACHING, _FURTHER = 1_000, 8  # how many memories above a floor to request from an index at first; growth factor
+_FIRST_REACHING, _FURTHER = 1_000, 8  # memories above a floor to request from an index first, and growth factor
 
 
 BeginShared = Callable[[Query, SentVector | None], PendingItems | None]
-"""Starts a search of shared items with the query's vector; without one, its store embeds the query."""
+"""Starts a search of shared items with the query's vector; without a vector, the items' store embeds the query."""
 
 
 class OwnWords(NamedTuple):
@@ -65,8 +65,8 @@ class Search(msgspec.Struct, frozen=True):
     """The results of searching one view.
 
     `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
-    and memories that match `Query.without`. It is None if all pass. A memory that does not pass has no cosine, and its
-    `bm25` (n,) is 0. `cosines` is None if no passing memory has a cosine.
+    and memories that match `Query.without`. It is None if all memories pass. A memory that does not pass has no cosine,
+    and its `bm25` (n,) is 0. `cosines` is None if no passing memory has a cosine.
     """
 
     query: Query
@@ -203,7 +203,7 @@ def _own_vector(numbers: tuple[float, ...], stamp: str, view: View, deadline: De
     if not (comparable(view.stamp or stamp, stamp) and view.vectors.ndim in (0, len(numbers))):
         deadline.degrade("model_changed")
         return None
-    raw = (np.array(numbers) / hypot(*numbers)).astype(np.float32)  # NumPy's norm overflows from 1e154 on
+    raw = (np.array(numbers) / hypot(*numbers)).astype(np.float32)  # NumPy's norm overflows for numbers from 1e154 on
     return QueryVector(raw, stamp, (), np.empty((0, raw.size), dtype=np.float16), "")
 
 
@@ -238,7 +238,7 @@ def scanned(
     filter: MemoryFilter | None,
     deadline: Deadline,
 ) -> Cosines | None:
-    """Return the cosines of at least the best `limit` memories in `mask` (n,). All of them pass `filter`.
+    """Return the cosines of at least the best `limit` memories in `mask` (n,). All memories in it pass `filter`.
 
     If the index is in another engine that does not answer in time, return None, and record that in `deadline`.
     """
@@ -292,7 +292,7 @@ def _reaching_floor(
 ) -> Mask | None:
     """Restrict the mask to memories whose raw cosine reaches the floor.
 
-    Without cosines, no memory passes a floor set by the caller, and every memory passes one from the settings.
+    Without cosines, no memory passes a floor set by the caller, and every memory passes a floor from the settings.
     """
     if query.floor is None:
         return mask

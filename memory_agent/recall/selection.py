@@ -25,14 +25,14 @@ from memory_agent.storage.stored_runs import BASELINE, LEARNED, NO_ARM
 from sona import WHOLE_BOOST, Arm, Reached, team_draft
 
 ARMS: dict[int, Arm | None] = {NO_ARM: None, BASELINE: "baseline", LEARNED: "learned"}
-"""The ranking that contributed a memory. None: only the baseline answered, or both rankings contributed it."""
+"""The ranking that contributed a memory. None if only the baseline answered, or if both rankings contributed it."""
 _NUMBERS = {arm: number for number, arm in ARMS.items()}
 _SPARE = 25
 _NONE: Slots = np.empty(0, dtype=np.int64)
 
 
 def examined(query: Query) -> int:
-    """Return the number of leaders to examine for a query, since some are folded or moved."""
+    """Return the number of leaders to examine for a query: more than needed, since some are folded or moved."""
     return max(query.top_k + max(_SPARE, query.top_k // 2), query.pool)
 
 
@@ -112,7 +112,7 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
 def compared(baseline: Candidates, learned: Candidates, reached: Reached) -> Candidates:
     """Return the baseline with each memory's rank in the learned ranking, and its boost from runs of any outcome.
 
-    Memories beyond the learned ranking's end share one rank.
+    Memories that the learned ranking does not contain share one rank after its end.
     """
     ranks = {fingerprint: rank for rank, fingerprint in enumerate(learned.fingerprints.tolist(), 1)}
     beyond = max(baseline.slots.size, learned.slots.size) + 1

@@ -3,22 +3,22 @@
 Each memory belongs to a class, and the classes share the places of an answer:
 
     class  tier    relevance                    proven  places
-    1      local   at least the cut-off         -       all but the reserved ones
-    2      global  at least the cut-off         yes     those left by 1, but half (rounded up) if 3 fills the rest;
-                                                        if 1 leaves none, a reserved one in half of the recalls
-    3      local   unknown, or below            -       those left by 2
-    4      global  at least the cut-off         no      those left by 3, and the reserved ones; worse items last
-    5      global  unknown                      either  those left by 4; proven items first
+    1      local   at least the cut-off         -       all except the reserved places
+    2      global  at least the cut-off         yes     the places left by 1, but half (rounded up) if 3 fills the rest;
+                                                        if 1 leaves none, a reserved place in half of the recalls
+    3      local   unknown, or below            -       the places left by 2
+    4      global  at least the cut-off         no      the places left by 3 and reserved places; worse items last
+    5      global  unknown                      either  the places left by 4; proven items first
     none   global  below                        either  none
 
-The cut-off is `recall.min_relevance`, or the caller's value. Earlier stages have applied it, so a local memory below it
-is one that runs used repeatedly for similar requests. Shared items of unknown relevance take only places that would
-otherwise be empty: without evidence that it helps, another user's text displaces nothing.
+The cut-off is `recall.min_relevance`, or the caller's value. Earlier stages have applied the cut-off, so a local memory
+below it is a memory that runs used repeatedly for similar requests. Shared items of unknown relevance take only places
+that would otherwise be empty: without evidence that it helps, another user's text displaces nothing.
 
 One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. Reserved places displace the last
 memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills all
-other places, the best proven item gets a reserved place in half of the recalls, drawn with the recall's key; otherwise
-an item would disappear from these answers once it is proven (decision 0024).
+other places, the best proven item gets a reserved place in half of the recalls, which are drawn with the recall's key.
+Otherwise, an item would disappear from these answers once it was proven (decision 0024).
 
 Items of class 4 whose scores are within a tenth of the best score have equal chances of the class's places. They are
 drawn with the same key and listed by score. Each item has its own random number, so an additional item lowers the
@@ -30,7 +30,7 @@ items, the local answer is unchanged.
 
 The `explanation` of a shared item contains its `class` (`proven` for class 2, `new` or `worse` for 4, `relevance
 unknown` for 5), the `cut_off`, and `is_reserved`, which is true if it has a reserved place. `vector` is the cosine,
-`boost` the part of the score that past use adds, and `policy` the policy that admits the caller.
+`boost` is the part of the score that past use adds, and `policy` is the policy that admits the caller.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from memory_agent.storage.terms import fingerprint, first_said_word
 from relay.log import log
 from sona import share
 
-MOST_WAITED_S = 0.25  # for shared items, after a recall's own search; a search of 100,000 items takes 0.02 s
+MOST_WAITED_S = 0.25  # wait for shared items after a recall's own search; a search of 100,000 items takes 0.02 s
 RESERVED_OF = 5  # one place in this many is reserved for new shared items
-PROVEN_SHARE = 0.5  # in this share of the recalls without a free place, the best proven item gets a reserved one
-_NEAR = 0.1  # as a share of the best score
+PROVEN_SHARE = 0.5  # in this share of the recalls without a free place, the best proven item gets a reserved place
+_NEAR = 0.1  # distance from the best score, as a share of this score
 _HEAD_CHARS = 64
 
 Key = TypeVar("Key", int, str)
@@ -98,12 +98,12 @@ def merged(
     key: str,
     cut_off: float,
 ) -> tuple[RetrievedMemory, ...]:
-    """Return at most `top_k` memories from both tiers, by class; without items, the local memories unchanged.
+    """Return at most `top_k` memories from both tiers, by class. Without items, return the local memories unchanged.
 
-    A shared item with the same words as local memories is folded into them; they get its `shared` and remain local. Of
-    shared items with the same words, the better proven one is retained or, in a tie, the earlier one. Kind and title
-    are ignored. Similar texts are not folded, because they may differ in an essential word, such as "not". An item with
-    the id of a local memory is excluded.
+    A shared item with the same words as local memories is folded into them: they get the item's `shared` and remain
+    local. Of shared items with the same words, the better proven item is retained or, in a tie, the earlier item. Kind
+    and title are ignored. Similar texts are not folded, because they may differ in an essential word, such as "not". An
+    item with the id of a local memory is excluded.
 
     `shared` contains the items that passed the filter, best first. There are more than `top_k`, because new items are
     drawn from them. `key` is the id of the recall.
@@ -195,7 +195,7 @@ def _rank(item: RetrievedMemory) -> tuple[float, str]:
 
 
 def _drawn(ranked: Sequence[RetrievedMemory], places: int, key: str) -> list[RetrievedMemory]:
-    """Return at most `places` items: first, by score, those drawn from the items near the best one, then the others."""
+    """Return at most `places` items: first, by score, items drawn from those near the best item, then others."""
     if len(ranked) <= places:
         return list(ranked)
     best = ranked[0].sona_score

@@ -2,24 +2,24 @@
 
 **Neighbours.** The words of a question are often spread over a few turns, so a memory gains from how well it and its
 neighbours match them (`evidence`). An answer often follows an earlier instance of the question. So if the query is a
-question, a memory that is itself a question passes the part of its score above the floor to the memory that follows it,
-and ranks below that memory. Both gains are smaller for longer memories.
+question, a memory that is also a question passes the part of its score above the floor to the next memory, and ranks
+below it. Both gains are smaller for longer memories.
 
 **Former requests** resemble the query, but do not answer it. A former request has a cosine of at least `REQUEST_COSINE`
 with the query or, if there are no vectors, the same words. It is the start of a run with only an objective, or a user's
-message in which every content word occurs in the query or in such a start. A message that answers the query contains
-other words too. The request with the best run gets the number 1 and represents the others (`selection`). Memories that
-the caller just wrote are not candidates (`search.OwnWords`).
+message whose content words all occur in the query or in the start of such a run. A message that answers the query
+contains other words too. The request with the best run gets the number 1 and represents the others (`selection`).
+Memories that the caller just wrote are not candidates (`search.OwnWords`).
 
 **Kinds**, if the query asks for kinds of memories (`recall/kinds`). A memory of these kinds gains
 
     kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
 
-because the memories that name a run's topic are often not those asked for: the end of a run says "all tests pass". Such
-a memory is also at least as relevant as the most relevant one of its run. If the query asks only for requests, neither
-this minimum nor the second term applies, since a request names its topic itself. If the query asks for the newest,
-`newness` is 2^-i for the i-th newest memory, from 0, plus 2^-j for the j-th newest run. If the query names only kinds
-and times, every memory of these kinds and times is relevant.
+because the memories that name a run's topic are often not the memories asked for: the end of a run may be only "all
+tests pass". A memory of these kinds is also at least as relevant as the most relevant memory of its run. If the query
+asks only for requests, neither this minimum nor the second term applies, since a request names its topic itself. If the
+query asks for the newest memories, `newness` is 2^-i for the i-th newest memory plus 2^-j for the j-th newest run, both
+counted from 0. If the query names only kinds and times, every memory of these kinds and times is relevant.
 
 **Past use**, if the learner is enabled (decision 0020):
 
@@ -28,8 +28,8 @@ and times, every memory of these kinds and times is relevant.
     scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
 `reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
-that used it for a request with a cosine of at least .5 (`sona/association`). `lift` is the amount by which the runs
-that used the memory ended better than usual. `own` is the memory's score divided by the best score. The gain is
+that used the memory for a request with a cosine of at least .5 (`sona/association`). `lift` is the amount by which the
+runs that used the memory ended better than usual. `own` is the memory's score divided by the best score. The gain is
 proportional to the memory's own score, unless runs used it repeatedly for the same request. The scale follows the
 spread of the scores, so that a gain moves a memory past about the same number of others in any query.
 
@@ -40,7 +40,7 @@ spread of the scores, so that a gain moves a memory past about the same number o
 
 `quality` is the quality of the memory or, if it is unknown, of its run; a user's message has the quality of the run
 that it began. Former requests do not count towards `best`, since every answer scores far below a repetition of the
-query. A memory a tenth below the best gains or loses half as much, and one at .6 of the best a twentieth as much.
+query. A memory with .9 of the best score gains or loses half as much, and a memory with .6 of it a twentieth as much.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """
@@ -67,7 +67,7 @@ from memory_agent.storage.view import NO_NAME, View
 from sona import Adaptation
 
 REQUEST_COSINE = 0.8  # minimum cosine of a rewording of the query (decision 0016)
-SAME_COSINE = 0.9  # minimum cosine for the same request; the run for a merely similar one may have had a different task
+SAME_COSINE = 0.9  # minimum cosine for the same request; the run for a merely similar request may have a different task
 
 _FLOOR = 20  # the number of candidates that may pass on a score; the next best score is the floor
 _WHOLE_TOKENS = 64  # an answer of at most this length receives the full gain
@@ -128,7 +128,7 @@ def _above_floor(scores: Scores) -> Scores:
 
 
 def with_qualities(found: Candidates, search: Search) -> Candidates:
-    """Add each memory's quality: its own, that of its run or of the run that a user's message began, or NaN."""
+    """Add each memory's quality: its own, its run's, or that of the run that a user's message began; else NaN."""
     view, slots = search.view, found.slots
     qualities = view.qualities_with_runs(slots)
     (asked,) = (np.isnan(qualities) & (view.sources[slots] == _MESSAGE)).nonzero()
@@ -217,7 +217,7 @@ def _telling(text: str) -> frozenset[str]:
 
 
 def _adds_nothing(text: str, telling: frozenset[str], known: set[str]) -> bool:
-    """Return whether all content words of a text are in `telling`, and at least half of all its words in `known`."""
+    """Return whether all content words of a text are in `telling`, and at least half of its words are in `known`."""
     words = text.casefold().split()
     return 2 * sum(word in known for word in words) >= len(words) and _telling(text) <= telling
 
@@ -237,8 +237,8 @@ def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, boo
 def with_relevance(found: Candidates, search: Search) -> Candidates:
     """Add the relevance of the candidates.
 
-    The best evidence raises the relevance of the other candidates. Former requests are ignored for this, since they are
-    always similar to the query. If the query asks only for a time, any memory of that time answers it.
+    The best evidence raises the relevance of the other candidates. Former requests are not taken as the best evidence,
+    since they are always similar to the query. If the query asks only for a time, any memory of that time answers it.
     """
     likely = relevance(found.evidence, credit(found.cosines), found.best_evidence)
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
@@ -284,7 +284,7 @@ def without_irrelevant(found: Candidates, search: Search) -> Candidates:
 
 
 class PastUse(NamedTuple):
-    """The learner's advice for a query, the weights of its parts, and what a weight of 1 adds (`scale_of`)."""
+    """The learner's advice for a query, the weights of its parts, and the score that a weight of 1 adds."""
 
     adaptation: Adaptation
     settings: LearningSettings
@@ -294,7 +294,7 @@ class PastUse(NamedTuple):
 def scale_of(totals: Scores) -> float:
     """Return the score that a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
 
-    If all scores are equal, it is a tenth of the best, so that past use decides between them.
+    If all scores are equal, this is a tenth of the best score, so that past use decides between the answers.
     """
     if not totals.size:
         return 0.0

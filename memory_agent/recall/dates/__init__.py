@@ -20,7 +20,7 @@ from memory_agent.records.memories import UnderstoodDate
 from memory_agent.storage.languages import STOP_WORDS
 from memory_agent.storage.terms import query_words, stems
 
-MOST_CHARS = 4_000  # of a query that are searched for dates, to bound the time
+MOST_CHARS = 4_000  # only this part of a query is searched for dates, to bound the time
 FOUR_FIGURES = r"(?:19|20)[0-9]{2}"  # a year
 _DAY = timedelta(days=1)
 _ASKING_FOR_ANYTHING = """
@@ -39,7 +39,7 @@ _TRIGGERS = frozenset(
     jan feb mar apr jun jul aug sep sept oct nov dec q1 q2 q3 q4 summer winter spring autumn fall
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""A text with neither a year nor one of these words names no date."""
+"""A text that contains no year and none of these words names no date."""
 _WORDS = re.compile(r"[a-z0-9]+")
 _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
 _FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")  # non-ASCII letters that case-insensitive patterns match
@@ -52,11 +52,11 @@ _AGES = (
     ("minute", timedelta(minutes=1), timedelta.min),
 )
 """The units of an age, with their lengths and the minimum age that each unit expresses."""
-_ROUNDED = frozenset({"year", "month", "week"})  # to the nearest whole number; other units are rounded down
+_ROUNDED = frozenset({"year", "month", "week"})  # rounded to the nearest whole number; other units are rounded down
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time in UTC that a query names. `since` is inclusive, `until` exclusive; at most one is None (open)."""
+    """A span of time in UTC that a query names. `since` is inclusive, `until` is exclusive; one may be None (open)."""
 
     phrase: str  # query[start:end]
     start: int
@@ -68,7 +68,7 @@ class DateSpan(msgspec.Struct, frozen=True):
 def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ...]:
     """Return the spans of time that a query names, in text order. A memory matches if its time is in any of them.
 
-    Their phrases do not overlap, except that an ambiguous phrase ("05/07/2023") yields two spans with the same offsets.
+    The phrases do not overlap, except that an ambiguous phrase ("05/07/2023") yields two spans with the same offsets.
     Raises `InvalidInputError` if the reference time has no time zone.
     """
     if reference_time.tzinfo is None:

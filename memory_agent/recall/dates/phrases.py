@@ -121,10 +121,10 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows."""
 
-    prepositions: frozenset[str] = frozenset()  # a bare phrase needs one of these to be a time, unless there are none
+    prepositions: frozenset[str] = frozenset()  # a bare phrase is a time only after one of these; empty: always
     floats: bool = False  # a phrase without a year takes the year of the range that it begins
-    is_day: bool = False  # may have a time of day
-    is_long: bool = False  # may have a modifier that selects a part ("early March")
+    is_day: bool = False  # whether the phrase may have a time of day
+    is_long: bool = False  # whether a modifier may select a part of it ("early March")
 
 
 _KINDS = {
@@ -262,7 +262,7 @@ def _iso(match: Match, calendar: Calendar) -> list[Span]:
 
 
 def _figures(match: Match, calendar: Calendar) -> list[Span]:
-    """Return the distinct valid readings of a numeric date as day/month and month/day; past ones are preferred."""
+    """Return the distinct valid readings of a numeric date as day/month and month/day; past dates are preferred."""
     orders = (False, True) if match["separator"] else (True,)
     spans = sorted({calendar.date(match["text"], day_first) for day_first in orders})
     return [span for span in spans if span.since <= calendar.now] or spans
@@ -369,7 +369,7 @@ RULES = (
 
 
 REACH = 48  # the maximum number of characters in a word or modifier before a phrase
-MOST_PHRASES = 32  # in a query, to bound the time
+MOST_PHRASES = 32  # maximum number in a query, to bound the time
 
 _SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
            "end": (2, 3), "first half": (0, 2), "second half": (1, 2), "last half": (1, 2)}  # fmt: skip
@@ -397,7 +397,7 @@ _AFTER = compiled(
 
 
 class Phrase(NamedTuple):
-    """A phrase with its modifiers: `groups` before it, nearest first, and a time of day `after` it.
+    """A phrase with its modifiers: the `groups` before it, nearest first, and the time of day `after` it.
 
     `lead` is the preposition before the groups. The groups begin at `inner_start`, and the lead at `start`.
     """
@@ -468,8 +468,8 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases in text order. If phrases overlap, the one that starts first counts; of those with the same
-    start, the longest counts.
+    """Return the phrases in text order. Of overlapping phrases, the phrase that starts first counts; of phrases with
+    the same start, the longest counts.
     """
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))

@@ -1,8 +1,8 @@
 """Decides which phrases of a text are times, and combines them: "from March to May 2023".
 
-A weak phrase ("March", "2022", "Monday") counts only after a suitable preposition, and a month only if the next words
-do not make it a verb, name or number. Phrases that are joined to a time by "and", "or" or a comma count too: "in March,
-April and May 2025". An excluded time ("not last week") is ignored, since the query asks about every other time.
+A weak phrase ("March", "2022", "Monday") counts only after a suitable preposition. A month also counts only if the next
+words do not make it a verb, name or number. Phrases that are joined to a time by "and", "or" or a comma count too: "in
+March, April and May 2025". An excluded time ("not last week") is ignored, since the query asks about every other time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phra
 from memory_agent.recall.dates.windows import Calendar, Window
 
 _HOMONYMS = word_set("may march mar dec oct sep fall spring")  # in lower case, these are also other words
-_FIGURES_FOLLOW = word_set("mar dec oct sep")  # may precede a number in their other sense: octal 17 ("oct 17")
+_FIGURES_FOLLOW = word_set("mar dec oct sep")  # in another sense, these may precede a number: octal 17 ("oct 17")
 _NAMES = word_set("april may june august")  # also people's names: "before June left"
-_INSIDE = word_set("in during throughout")  # do not precede a person's name
-_WEEKDAY_CHARS = 6  # of the shortest name that is not abbreviated
+_INSIDE = word_set("in during throughout")  # these words do not precede a person's name
+_WEEKDAY_CHARS = 6  # length of the shortest name that is not abbreviated
 
 _CLAUSE_ENDS = compiled(r"\s*(?:\Z|[?!.,;:)\]\"'”’…](?!\w)|[-–—]\s)")
 _GOES_ON = compiled(
@@ -76,7 +76,7 @@ def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int
 
 
 def _listed(text: str, phrases: list[Phrase]) -> list[Phrase]:
-    """Return the first phrase and those that continue its list: phrases of the same kind without modifiers."""
+    """Return the first phrase and the phrases that continue its list, which have the same kind and no modifiers."""
     lead, count = phrases[0].lead, 1
     if lead is not None and lead["direction"]:  # "since March and April" is not a list
         return phrases[:1]
@@ -97,8 +97,8 @@ def _continues(text: str, before: Phrase, phrase: Phrase) -> bool:
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
     """Return the times of a list.
 
-    If a phrase counts as a time, so does the next one. A year at the end of the list applies to all phrases. A year in
-    the middle does not, since the year of the phrases after it is unknown.
+    If a phrase counts as a time, so does the next phrase. A year at the end of the list applies to all phrases. A year
+    in the middle does not, since the year of the phrases after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
@@ -154,7 +154,7 @@ def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False)
 
 
 def _range(text: str, pair: list[Phrase], calendar: Calendar) -> Reading | None:
-    """Return the range between two phrases. A start without a year is the latest such date before the end."""
+    """Return the range between two phrases. If the start has no year, it is the latest such date before the end."""
     if len(pair) < 2 or not _is_range(text, *pair) or _is_doubtful(text, pair[1]):
         return None
     first, last = pair

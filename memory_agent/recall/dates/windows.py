@@ -83,7 +83,7 @@ class Calendar:
         return Span(start, start + (2 * _DAY if unit == "weekend" else _STEPS[unit]))
 
     def shifted(self, counts: Iterable[tuple[int, str]], sign: int) -> Span:
-        """Return the span `counts` units before (`sign` -1) or after now, as long as the smallest unit."""
+        """Return the span that is `counts` units before (`sign` -1) or after now and as long as the smallest unit."""
         counted = tuple(counts)
         moment = self.now.astimezone(UTC) if counted[-1][1] in ("minute", "hour") else self.today
         for number, unit in counted:
@@ -119,8 +119,8 @@ class Calendar:
     def recurring(self, in_year: Callable[[int], Span], year: int | None, which: str | None) -> Span:
         """Return the occurrence of a yearly span in `year`, if `year` is given.
 
-        Otherwise `which` selects the `last` that ended, `this` year's, or the `next` to begin; the default is the
-        latest that has begun.
+        Otherwise, `which` selects an occurrence: the `last` to end, the one of `this` year, or the `next` to begin. The
+        default is the latest occurrence that has begun.
         """
         if year is not None or which == "this":
             return in_year(self.today.year if year is None else year)
