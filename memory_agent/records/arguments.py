@@ -43,19 +43,20 @@ class RecallOptions(TypedDict, total=False):
 
     `profile`: the planner's situation, which sets the default number and kinds of memories. `dates`: how to use a time
     in the query. `reference_time`: the time to which "last week" is relative (default: now); its time zone decides when
-    days begin. `context_tokens`: also render a prompt block of at most this many of the embedding model's tokens.
+    days begin. `context_tokens`: also render a prompt block of at most this many tokens of the embedding model.
     `with_embedding`: include each record's vector. `min_relevance`: the minimum relevance of a returned memory, 0 to 1;
-    0 disables the threshold. `runs`: also return at most this many ended runs whose request resembles the query; they
-    come first in the block (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).
-    `tiers`: `local`, the default, is the user's own memory; `global` is the items that users share.
+    0 disables the threshold. `runs`: also return at most this many ended runs whose request resembles the query; the
+    block begins with these runs. The default is 2 if a block is rendered for the profile `before_planning` or
+    `trajectory`, else 0. `tiers`: `local`, the default, is the user's own memory; `global` contains the items that
+    users share.
 
     An answer excludes the caller's own words: the memory of the event that causes the recall (`by_event`), the memories
     of the calling run (`by_run`), and those of the calling session (`by_session`) from the last `recall.echo_minutes`
     minutes. The outcome of the calling run is credited to the memories it used.
 
     `vector`: the caller's own vector of the query, with the dimension of the memories' vectors and any nonzero length.
-    The query may then be empty. `vector_model` is required with it: the `model` in `stats`, or the stamp of another
-    embedder with the same weights and prefixes.
+    The query may then be empty. `vector_model` is required with `vector`: the `model` in `stats`, or the stamp of
+    another embedder with the same weights and prefixes.
 
     `unlogged`: leave no trace of the recall. Its memories do not count as recalled, nothing is learned from it, and no
     feedback can refer to it.
@@ -231,7 +232,7 @@ def _options(type_: Type) -> Sequence[Type]:
 
 
 def _inside(type_: Type, step: str) -> Iterator[Type]:
-    """Yield the types that a step of a path leads to: of a field or, in brackets, of an element or value."""
+    """Yield the types to which a step of a path leads: the type of a field or, in brackets, of an element or value."""
     for option in _options(type_):
         if isinstance(option, StructType):
             yield from (field.type for field in option.fields if field.encode_name == step)

@@ -14,7 +14,7 @@ from memory_agent.records.memories import MemoryRecord
 
 Embedding = npt.NDArray[np.float32]
 WORD_DIMENSIONS = 256
-"""Dimensions of word vectors. Using all 384 dimensions of the default model is no better."""
+"""Dimensions of word vectors. Using all 384 dimensions of the default model does not improve results."""
 
 
 class Embedded(msgspec.Struct, frozen=True, eq=False):
@@ -48,9 +48,9 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
 class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
     """The vectors of a query.
 
-    `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded by `storage.terms.fold`.
-    `word_vectors` (q, e) float16 of unit length: the vectors of these words. `read`: the share of letters in scripts
-    that the model supports (`wordpiece`), 1 if unknown.
+    `vector` (d,) float32 of unit length. `words`: the query's distinct content words in order, folded by
+    `storage.terms.fold`. `word_vectors` (q, e) float16 of unit length: the vectors of these words. `read`: the share of
+    letters in scripts that the model supports (`wordpiece`), 1 if unknown.
     """
 
     vector: Embedding

@@ -36,7 +36,7 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
 STATED_PROVENANCES: tuple[StatedProvenance, ...] = get_args(StatedProvenance)
-"""`PROVENANCES`, followed by the compound ones."""
+"""`PROVENANCES`, followed by the compound provenances."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 DATES: tuple[Dates, ...] = get_args(Dates)
 PROFILES: tuple[Profile, ...] = get_args(Profile)
@@ -65,9 +65,9 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One memory.
 
     `quality_score` (0 to 1, or None) states how the episode ended, and `utility` whether recalling the memory helped.
-    `embedding` is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any
-    name that the caller chose. `updated_at` is the time at which `remember` last replaced the memory. `cached_from` is
-    the provenance of the original of a `cached` memory, if known.
+    `embedding` is a unit vector (d,), or None if it is not requested or not present. `type` is the event's
+    `event_type`, or any name that the caller chose. `updated_at` is the time at which `remember` last replaced the
+    memory. `cached_from` is the provenance of the original of a `cached` memory, if known.
     """
 
     id: str
@@ -115,10 +115,10 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The memories that an answer may contain. Every field that is set must match; an empty field matches all.
 
-    `in_channel` matches memories of this channel and memories without a channel. `tags`: at least one must match.
-    `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a quality. `min_score` is the
-    minimum raw cosine; it excludes memories without a vector. `exclude` must not match. `metadata` maps a path to a
-    value, or to several values, any of which may match (`memory_agent.records.metadata`).
+    `in_channel` matches memories of this channel and memories without a channel. Of several `tags`, at least one must
+    match. `since` is inclusive, and `until` is exclusive. `min_quality` excludes memories without a quality.
+    `min_score` is the minimum raw cosine; it excludes memories without a vector. `exclude` must not match. `metadata`
+    maps a path to a value, or to several values, any of which may match (`memory_agent.records.metadata`).
     """
 
     kinds: Annotated[tuple[Kind, ...], means("Of this kind.")] = ()
@@ -152,7 +152,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a duplicate of a returned record came from."""
+    """The origin of a duplicate of a returned record."""
 
     id: str
     timestamp: datetime
@@ -204,9 +204,9 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """A judge's selection: `selected` of the `offered` memories, which were the best by score.
+    """A judge's selection: the judge chose `selected` of the `offered` memories, which were the best by score.
 
-    `left_out` are the ids of memories that the judge left out although their score would have placed them in the
+    `left_out` contains the ids of memories that the judge left out, although their scores would have placed them in the
     answer. `notes` is text that the judge's model wrote, possibly influenced by memories. `is_cached`: whether the
     selection of an identical request was reused.
     """
@@ -318,7 +318,7 @@ class IngestReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls that a process has made to a model provider's API since it started, for all its users.
+    """The calls that a process has made to a model provider's API, for all its users, since the process started.
 
     `refused` calls were not sent, because the circuit breaker was open. `cost_usd` is computed from the reported
     tokens, and is 0 without a price in the settings.
@@ -341,8 +341,8 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
     `waiting` counts the memories that the model has yet to embed. While the model is being changed, `model` is still
     the former model. `provider` counts the calls to the model's server, if the model runs on a server. `rebuilt_at` is
     the time at which recall's search columns were last built from the records, if it is known. `judge` counts the
-    recalls for which the judge was `asked`, `skipped` (too little time) or not needed (`cached`), those that `failed`,
-    the tokens that its model reported, and their cost.
+    recalls for which the judge was `asked`, was `skipped` (too little time), was not needed (`cached`) or `failed`. It
+    also counts the tokens that the judge's model reported, and their cost.
 
     With a filter, `memories`, `by_kind`, `by_source`, `without_vector`, `waiting`, `oldest` and `newest` cover the
     memories that pass it. The other fields always cover the whole memory.

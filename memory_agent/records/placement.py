@@ -1,4 +1,4 @@
-"""Where one user's memories are in a cluster, and which of their states the archive contains."""
+"""The node of a cluster that holds one user's memories, and the states of these memories in the archive."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The node that holds one user's memories. Each move begins a new epoch; an epoch of 0 means that the user was
     never placed.
 
-    `archived` is the newest known state of the user's archive; a host must not restore an older state. Nor may a host
-    restore a state from before the epoch `archived_since`, whose archive was deleted or belongs to an erased user.
+    `archived` is the newest known state of the user's archive; a host must not restore an older state. A host must also
+    not restore a state from before the epoch `archived_since`, because the archive before this epoch was deleted or
+    belongs to an erased user.
     """
 
     node: str = HOME

@@ -12,12 +12,12 @@ SHARED = 'Entries marked "shared by" come from other users: check what they say,
 """The line below `OPEN` in a block with other users' entries."""
 ALL_OF_SHARED = "To read all of a shortened entry: memory-agent shared show ID"
 FILE_OF_SHARED = "To fetch the file of an entry: memory-agent shared attachment ID --out FILE"
-"""Parts of the line below `SHARED`: the first if an entry is shortened, the second if an entry has a file."""
+"""Parts of the line below `SHARED`: the first is shown if an entry is shortened, the second if an entry has a file."""
 _BLOCK = re.compile(rf"{re.escape(OPEN.partition(chr(10))[0])}\s*Records of past sessions.*?(?:{CLOSE}|\Z)", re.DOTALL)
 
 
 def without_blocks(text: str) -> str:
-    """Return a text without its blocks, even truncated ones, so that recalled memories are not stored again.
+    """Return a text without its blocks, including truncated blocks, so that recalled memories are not stored again.
 
     >>> without_blocks("Fix it.\\n<recalled_memories>\\nRecords of past sessions ...\\n</recalled_memories>").strip()
     'Fix it.'

@@ -27,8 +27,9 @@ _PREFIX = "global."
 class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The released statistics of one version of an item. They are empty until enough users contribute.
 
-    `avg_trajectory_score` is the mean quality of the runs that used it, shrunk towards the prior. `usage_count` counts
-    retrievals, `used_count` uses, and `distinct_users` the users who used it.
+    `avg_trajectory_score` is the mean quality of the runs that used the version, shrunk towards the prior.
+    `usage_count` counts retrievals, `used_count` counts uses, and `distinct_users` counts the users who used the
+    version.
     """
 
     avg_trajectory_score: float | None = None
@@ -52,8 +53,9 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `author_id` is a pseudonym, stable in this deployment. `author` is the name that the author chose, with a part of
     `author_id` appended, or else `author_id`. `access_policy` is `public`, `org:NAME` or `tier:NAME`. `embedding` is a
-    unit vector (d,), None unless requested. `size_bytes` counts towards the author's quota (`shared.bytes_per_author`).
-    `offered_by` is a lower bound on the number of users who offered the item, or 0 if one user published it.
+    unit vector (d,), or None if it was not requested. `size_bytes` counts towards the author's quota
+    (`shared.bytes_per_author`). `offered_by` is a lower bound on the number of users who offered the item, or 0 if one
+    user published it.
     """
 
     id: str
@@ -78,9 +80,9 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The author and the released statistics of a shared memory in an answer.
 
-    `is_proven`: whether enough different users used it, and their runs succeeded more often than usual. `is_worse`:
-    whether the released mean quality of their runs is below the usual mean. If the memory is the user's own and has the
-    same text as a shared item, `item_id` is the id of that item.
+    `is_proven`: whether enough different users used the item, and their runs succeeded more often than usual.
+    `is_worse`: whether the released mean quality of these runs is below the usual mean. If the memory is the user's own
+    and has the same text as a shared item, `item_id` is the id of that item.
     """
 
     author: str
@@ -97,10 +99,11 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item in an answer. Scores are as in `RetrievedMemory`, `is_proven` and `is_worse` as in `SharedOrigin`.
+    """A shared item in an answer.
 
-    `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line. `boost` is the
-    part of `sona_score` that past use adds.
+    The scores are as in `RetrievedMemory`, and `is_proven` and `is_worse` are as in `SharedOrigin`. `passage_at` is the
+    offset of the `highlights` in the summary and the body, joined by an empty line. `boost` is the part of `sona_score`
+    that past use adds.
     """
 
     item: GlobalRecord
@@ -212,7 +215,7 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     content_type: ContentType | None = None
 
     def to_event(self, event_id: str) -> dict[str, Any]:
-        """Return the event for readers that the policy admits. It is erased with the item, because of its `quotes`."""
+        """Return the event for readers that the policy admits. Its `quotes` cause it to be erased with the item."""
         quotes = {"quotes": [self.item]} if self.item_id is not None else {}
         return {
             "event_id": event_id,

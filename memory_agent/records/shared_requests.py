@@ -71,7 +71,7 @@ class SharedRequest(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
 
 
 class Publish(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
-    """Publish an item, or the next version of one. `data` is its attachment."""
+    """Publish an item, or the next version of an item. `data` is its attachment."""
 
     content: SharedContent
     data: bytes | None = None
@@ -193,8 +193,8 @@ class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
 class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
     """One user's report on the use of items. `number` is at least 1, and increases with each of the user's reports.
 
-    A report is counted once, and never after one with a higher number, so a sender repeats an unacknowledged report
-    unchanged before it sends the next one. The result is the number of items counted.
+    A report is counted once, and never after a report with a higher number. A sender therefore repeats an
+    unacknowledged report unchanged before it sends the next report. The result is the number of items counted.
     """
 
     number: int
@@ -217,8 +217,8 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outdated(self) -> Erasable | None:
-        """The earlier journal events of removed items, or None. Excludes the events of these changes, which may already
-        be in the journal.
+        """The earlier journal events of removed items, or None. Excludes the events of `changes`, which the journal may
+        already contain.
         """
         gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
         kept_ids = frozenset(event_id for event_id, _ in self.changes)

@@ -58,8 +58,9 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """One run, from its request to its end. `id` is the id of the run, or of a recall that has feedback but no run.
 
-    `quality` is None until the run ends, and then the quality of the last revision. A cancelled run (`is_cancelled`)
-    has neither outcome nor quality, unless it was rated. `conclusions` are the events that ended or rated it, in order.
+    `quality` is None until the run ends, and is then the quality of the last revision. A cancelled run (`is_cancelled`)
+    has neither outcome nor quality, unless it was rated. `conclusions` are the events that ended or rated the run, in
+    order.
     """
 
     id: str
@@ -89,11 +90,11 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
     """An ended run whose request resembles a text.
 
-    `score` (the raw cosine) and `relevance` refer to the request, to the user's message before it, or to the run that
-    it retried. `steps` contains at most 32 steps, in order: the first and the last ones, with `more_steps` omitted
-    between them. Steps without text, and steps with a forgotten memory, are not counted. `because` is the text of the
-    run's end or rating, and `reason` is the reason for its `quality`. `recalled` are the memories that its recalls
-    showed.
+    `score` (the raw cosine) and `relevance` refer to the request, to the user's message before the request, or to the
+    run that this run retried. `steps` contains at most 32 steps, in order: the first steps and the last, with
+    `more_steps` steps omitted between them. Steps without text, and steps with a forgotten memory, are not counted.
+    `because` is the text of the run's end or rating, and `reason` is the reason for its `quality`. `recalled` are the
+    memories that its recalls showed.
     """
 
     id: str
@@ -115,7 +116,7 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that several runs have in common, as one of them worded it. `record_ids`: memories with this wording."""
+    """A step that several runs have in common, in the words of one run. `record_ids`: memories with this wording."""
 
     text: str
     run_ids: tuple[str, ...]
@@ -135,7 +136,8 @@ class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence behind the gate's decision.
 
     `won` and `lost` count comparisons of the learned arm with the baseline. `evidence` and `harm` are the wealth of the
-    bets for and against the learned arm. `evidence` >= `threshold` turns it on, and `harm` >= 20 turns it off.
+    bets for and against the learned arm. The gate turns the arm on if `evidence` >= `threshold`, and off if `harm` >=
+    20.
     """
 
     state: GateState
@@ -168,8 +170,8 @@ class CreditedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory used by runs that have ended: the number of those `runs`, the sum of its `credit`, and their mean
     `quality`.
 
-    `lift` is that quality minus the mean over all lessons in which a memory was used. `run_ids` are the latest of these
-    runs, at most three.
+    `lift` is this quality minus the mean quality of all lessons in which a memory was used. `run_ids` are the latest of
+    these runs, at most three.
     """
 
     id: str

@@ -98,7 +98,7 @@ def endpoint_of(settings: JudgeSettings) -> ModelEndpoint:
 
 
 class ChatModel:
-    """A language model behind an HTTP API. Thread-safe; several memories of a process share one."""
+    """A language model behind an HTTP API. Thread-safe; several memories of a process share one instance."""
 
     def __init__(self, settings: JudgeSettings) -> None:
         """Prepare without connecting or importing an HTTP client."""

@@ -54,7 +54,7 @@ class Judge:
     """
 
     def __init__(self, settings: JudgeSettings, deadline_ms: float) -> None:
-        """Prepare without connecting. `deadline_ms` is the default deadline. Raises what `check_judge` raises."""
+        """Prepare without connecting. `deadline_ms` is the default deadline. Raises the errors of `check_judge`."""
         check_judge(settings, deadline_ms)
         self.settings = settings
         self._guard = threading.Lock()
@@ -106,7 +106,7 @@ class Judge:
 
     def _remember(self, reranker: Reranker, key: bytes, selection: Selection) -> None:
         with self._guard:
-            if reranker is self._reranker:  # otherwise, a different reranker has replaced it
+            if reranker is self._reranker:  # otherwise, a different reranker is in use now
                 self._selections[key] = selection
                 while len(self._selections) > self.settings.cache:
                     self._selections.popitem(last=False)
@@ -210,14 +210,14 @@ def _check_server(settings: JudgeSettings) -> None:
 
 
 def _checked(found: Selection, candidates: Sequence[Snippet], most: int) -> Selection:
-    """Return the selection. Raises `InvalidSelectionError` unless it has at most `most` different candidates."""
+    """Return the selection, or raise `InvalidSelectionError` unless it names at most `most` different candidates."""
     try:
         selection = msgspec.convert(msgspec.structs.asdict(found), described(Selection))
     except msgspec.ValidationError as error:
         raise InvalidSelectionError("is not a Selection") from error
     selected = set(selection.selected)
     if len(selected) < len(selection.selected) or not selected <= {snippet.id for snippet in candidates}:
-        raise InvalidSelectionError("selects a memory twice, or one that was not offered")
+        raise InvalidSelectionError("selects a memory twice, or a memory that was not offered")
     if len(selected) > most:
         raise InvalidSelectionError(f"selects {len(selected)} memories, more than {most}")
     return selection

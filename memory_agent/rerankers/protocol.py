@@ -14,7 +14,7 @@ class Snippet(msgspec.Struct, frozen=True):
 
     id: str
     text: str  # one line with the title and the best passage, at most `judge.snippet_chars` characters long
-    score: float  # in the ranking so far; higher is better
+    score: float  # the score in the ranking so far; higher is better
     timestamp: datetime
 
 

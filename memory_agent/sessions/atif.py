@@ -1,6 +1,6 @@
 """ATIF, the Agent Trajectory Interchange Format 1.x: one JSON document with a list of steps per run.
 
-The format has no field for the outcome, so `extra.reward` (0 to 1), which evaluations add, is used.
+The format has no field for the outcome, so the outcome is read from `extra.reward` (0 to 1), which evaluations add.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Codex: `~/.codex/sessions/Y/M/D/rollout-*.jsonl`. A turn is a run.
 
-Messages and calls are read from `response_item`; `event_msg` repeats them, but only it reports how a turn ended.
+Messages and calls are read from `response_item` entries. `event_msg` entries repeat both; only they report how a turn
+ended.
 """
 
 from __future__ import annotations

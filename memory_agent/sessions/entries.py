@@ -1,6 +1,6 @@
 """The messages and actions of a session as entries with stable ids. Avoids `msgspec`, so that hooks start fast.
 
-Hooks and the transcript reader produce the same id for the same message or action, so it is stored once. A turn is a
+Hooks and the transcript reader produce the same id for a message or action, so that each is stored once. A turn is a
 prompt and everything up to the next prompt: `promptId` in Claude Code, `turn_id` in Codex. Gemini CLI passes no ids to
 its hooks, so its texts are identified by their digests.
 """
@@ -39,7 +39,7 @@ class Session:
 class Entry(NamedTuple):
     """One message or action. `id` is unique per client, and the same each time the session is read.
 
-    `at` is None if the format has no times. For a command, `text` is its output. `quality` is the log's verdict.
+    `at` is None if the format has no times. For a command, `text` is its output. `quality` is the verdict in the log.
     """
 
     what: What

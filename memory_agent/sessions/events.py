@@ -1,7 +1,7 @@
 """Convert session entries to events with their original times, and with ids that make a second import a no-op.
 
-Imports publish events of the types `history.*`, and hooks publish `session.*`. They trigger no recall: imported
-messages are in the past, and hooks recall by themselves.
+Imports publish events of the types `history.*`, and hooks publish `session.*`. These events trigger no recall, because
+imported messages are in the past and hooks perform their own recalls.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def event_of(
 ) -> dict[str, Any] | None:
     """Return the event for an entry, or None if the entry contains only recalled memories.
 
-    `number` is the entry's number in the session: an entry without a time gets `fallback` plus `number` microseconds.
+    `number` is the entry's number in the session. An entry without a time gets the time `fallback` plus `number`
+    microseconds.
     """
     text = without_blocks(entry.text).strip()[:_MOST_CHARS]
     if not text and not entry.command:
@@ -110,7 +111,7 @@ def is_below(folder: str | None, project: str) -> bool:
 
 
 def _short(id: str) -> str:
-    """Return an id of at most 200 bytes; one that is longer is cut and ends with its digest."""
+    """Return an id of at most 200 bytes. A longer id is cut and ends with its digest."""
     if len(id.encode(errors="replace")) <= _LONGEST_ID:
         return id
     from hashlib import sha256  # imported here, because few ids are that long

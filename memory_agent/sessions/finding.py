@@ -58,7 +58,7 @@ _HOMES: Mapping[str, _Home] = {
 
 
 class Places(NamedTuple):
-    """Where to look for sessions: in `paths` or, if empty, in each client's folder (from `home` and `variables`)."""
+    """Where to look for sessions: in `paths` or, if that is empty, in each client's folder (`home`, `variables`)."""
 
     paths: tuple[Path, ...] = ()
     home: Path = Path("~")

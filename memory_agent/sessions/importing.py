@@ -29,7 +29,7 @@ _REPORTED_BYTES = 1 << 20
 
 
 class ImportCounts(msgspec.Struct, kw_only=True):
-    """Counts of an import: sessions by client, imported entries by kind, omitted entries and files by reason."""
+    """Counts of an import: sessions by client, imported entries by kind, and omitted entries and files by reason."""
 
     sessions: dict[str, int] = {}
     taken: dict[str, int] = {}
@@ -72,7 +72,7 @@ class SessionImport:
 
     @property
     def counts(self) -> ImportCounts:
-        """May be used during the import."""
+        """The counts so far; this may be read during the import."""
         return ImportCounts(
             sessions=dict(Counter(client for client, _ in self._sessions)),
             taken=dict(self._taken),

@@ -1,7 +1,7 @@
 """Read JSON files of any size in bounded memory: line by line, or a document's lists item by item.
 
-`ijson` is two to four times as fast, but needs 714 MB of memory for an item of 200 MB, instead of 82 MB, and stops at
-the first byte that is not UTF-8.
+`ijson` is two to four times as fast. However, it needs 714 MB of memory instead of 82 MB for an item of 200 MB, and it
+stops at the first byte that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STRAY = re.compile(rb"[^\s]")
 
 
 class Line(NamedTuple):
-    """A line without its line ending; `data` is None if it is too long. `end` is the offset of the next line."""
+    """A line without its line ending; `data` is None if the line is too long. `end` is the offset of the next line."""
 
     number: int
     data: bytes | None
@@ -37,7 +37,7 @@ class Line(NamedTuple):
 class Member(NamedTuple):
     """A member of a document (`number` is 0), or an item of its list `name` (numbered from 1).
 
-    `name` is "" if the document is a list; `data` is None if it is too long.
+    `name` is "" if the document is a list; `data` is None if the value is too long.
     """
 
     name: str
@@ -94,7 +94,7 @@ def members(stream: BinaryIO, longest: int = LONGEST_BYTES) -> Iterator[Member]:
 
 
 def mended(data: bytes) -> bytes:
-    """Return JSON text with lone surrogates replaced. Clients write them when they cut a text within a surrogate pair.
+    """Return JSON text with lone surrogates replaced. A client that cuts a text within a surrogate pair writes these.
 
     >>> mended(rb'"cut \\ud83d"')
     b'"cut \\\\ufffd"'

@@ -46,7 +46,7 @@ _events = msgspec.json.Decoder(described(_Event))
 
 
 class OpenHandsReader(Reader):
-    """Reads the events of one conversation in order; each file contains one."""
+    """Reads the events of one conversation in order; each file contains one event."""
 
     def __init__(self, id: str) -> None:
         super().__init__(Session(client=NAME, id=id))

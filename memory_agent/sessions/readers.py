@@ -15,7 +15,7 @@ _MOST_PENDING = 256
 
 
 class Pending(Generic[Value]):
-    """At most 256 values by id, in order of arrival; adding one more evicts the oldest."""
+    """At most 256 values by id, in order of arrival; adding a further value evicts the oldest."""
 
     def __init__(self) -> None:
         self._values: dict[str, Value] = {}
@@ -35,7 +35,7 @@ class Pending(Generic[Value]):
 
 
 class Reader(ABC):
-    """Reads a file of JSON lines, or a JSON document item by item. The last entries yielded are from `session`."""
+    """Reads a file of JSON lines, or a JSON document item by item. The entries yielded last are from `session`."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -56,7 +56,7 @@ class Reader(ABC):
         """
 
     def release(self) -> Iterator[Found]:
-        """Yield messages held back because later lines might change them; called when no more lines are available."""
+        """Yield messages that were held back in case later lines change them. Called if no lines are left for now."""
         yield from ()
 
     def end(self) -> Iterator[Found]:

@@ -146,7 +146,7 @@ class SweAgentReader(Reader):
             yield from self._called(call_id, call)
 
     def _observed(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Found:
-        """Return the entry for a result and its call: the call that the message names, or else the first open one."""
+        """Return the entry for a result and its call: the call that the message names, or else the first open call."""
         call_id = message.tool_call_id or (self._open.pop(0) if self._open else "")
         call = self._calls.take(call_id)
         if call is None:

@@ -98,7 +98,7 @@ def entry_of(
 
 
 def exit_code_in(text: str) -> int | None:
-    """Return the exit code that Gemini CLI adds to a command's output, or None for 0, which it does not print."""
+    """Return the exit code that Gemini CLI adds to a command's output, or None for 0, which is not printed."""
     found = _EXIT_LINE.search(text)
     return None if found is None else int(found[1])
 

@@ -36,7 +36,7 @@ class Placed(NamedTuple):
 
 
 class Transcript(ABC):
-    """The file or folder of a session or an export. `read_bytes` of its `size_bytes` have been read."""
+    """The file or folder of a session or an export. Of its `size_bytes`, `read_bytes` have been read."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Transcript(ABC):
 
     @abstractmethod
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield the unread entries. If the file or folder `is_growing`, an incomplete end is left for the next call."""
+        """Yield the unread entries. With `is_growing`, an incomplete end is left for the next call."""
 
 
 class LineTranscript(Transcript):
@@ -219,7 +219,7 @@ def open_document(path: Path) -> Iterator[BinaryIO]:
 
 
 def _head(stream: BinaryIO, *, is_whole: bool) -> dict[str, bytes]:
-    """Return the members of a document that are not lists, and the first items of those that are.
+    """Return the members of a document that are not lists, and the first item of each list.
 
     With `is_whole`, raises `NotJsonError` for a damaged or incomplete document.
     """
