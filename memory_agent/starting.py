@@ -2,7 +2,7 @@
 
 The daemon inherits only the variables that it needs. Its standard input is the locked file `run/start.lock`, so that no
 other client starts a daemon until `serve` holds the folder or has ended. Its options are stored, so that hooks can
-start it again after it has stopped because it was idle.
+restart a daemon that stopped because it was idle.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _KEPT = frozenset(
     {
         *("HOME", "USER", "LOGNAME", "PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
         *("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"),
-        # for the download of a model, and for the API of a provider
+        # variables for the download of a model, and for the API of a provider
         *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"),
         *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
         *("PIP_CERT", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_CONFIG_FILE", "HF_ENDPOINT", "HF_HOME"),
     }
 )
 _PAUSE_S = 30.0
-"""After an attempt, hooks start no other daemon for this long, in case the daemon cannot start."""
+"""After an attempt, hooks wait this long before they start another daemon, in case the daemon cannot start."""
 
 
 class Start(NamedTuple):
@@ -51,10 +51,10 @@ def start_daemon(layout: Layout, start: Start) -> Any:
     import subprocess  # imported late: most clients find a running daemon
 
     claim = layout.claim_start()
-    if claim is None:  # another client is starting one
+    if claim is None:  # another client is starting a daemon
         return None
     with claim, contextlib.ExitStack() as stack:
-        if layout.daemon_runs():  # another client has started it and released the claim
+        if layout.daemon_runs():  # another client has started the daemon and released the claim
             return None
         _write_private(layout.start, json.dumps(start._asdict()).encode())
         os.utime(claim.fileno())

@@ -45,9 +45,10 @@ def load_settings(
 ) -> Settings:
     """Return the defaults, overridden by `file`, then by the environment, then by `overrides`. Raises `SettingsError`.
 
-    A variable is named `MEMORY_AGENT_` plus the path of the setting with `__` between its parts, as in
-    `MEMORY_AGENT_RECALL__MODE=vector`; an override has the key `recall.mode`. `warn` receives a message for each
-    setting with a former name (`RENAMED`) or without effect (`REMOVED`); by default, a `FutureWarning` is issued.
+    The name of a variable is `MEMORY_AGENT_` and the path of the setting with `__` between its parts, as in
+    `MEMORY_AGENT_RECALL__MODE=vector`. The key of an override has dots, as in `recall.mode`. `warn` receives a message
+    for each setting with a former name (`RENAMED`) or without effect (`REMOVED`); by default, a `FutureWarning` is
+    issued.
 
     >>> environment = {"MEMORY_AGENT_RECALL__MODE": "vector"}
     >>> settings = load_settings(environment=environment, overrides={"recall.deadline_ms": 200})
@@ -119,9 +120,8 @@ def _settle_type(tree: dict[str, Any], table: str) -> None:
     for name in chosen.keys() - own - {"type"} if own else ():
         others = [str(tag) for tag, fields in kinds.items() if name in fields]
         if others:
-            reason = (
-                f'contradicts {table}.type = "{chosen["type"]}": only {", ".join(others)} has it; remove one of them'
-            )
+            kind = f'{table}.type = "{chosen["type"]}"'
+            reason = f"contradicts {kind}: it applies only to {', '.join(others)}; remove one of them"
             raise SettingsError(f"{table}.{name}", reason)
 
 

@@ -26,7 +26,7 @@ Auto = Literal["auto"]
 KeyReference = Annotated[str, msgspec.Meta(pattern=r"^(\$\{\w+\})?$")]
 """The environment variable that holds a key, as in `${OPENAI_API_KEY}`, or "". A key itself is rejected."""
 HeaderReference = Annotated[str, msgspec.Meta(pattern=r"^(\w+ )?\$\{\w+\}$")]
-"""Such a variable in a header, after the name of a scheme, as in `Bearer ${TOKEN}`."""
+"""A header that contains such a variable, possibly after the name of a scheme, as in `Bearer ${TOKEN}`."""
 
 
 class EmbedderSettings(
@@ -178,7 +178,10 @@ class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the memory follows and learns from runs. Weights scale with the spread of the scores; 0 means no effect."""
+    """How the memory follows runs and learns from them.
+
+    Weights scale with the spread of the scores; 0 means no effect.
+    """
 
     mode: Literal["auto", "on", "off"] = "auto"
     association: Fraction = 0.5
@@ -199,7 +202,7 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Memories that expire when they are `age_s` old; 0 retains them forever. All conditions must hold.
 
-    Neither `events` nor `signals` matches a memory that does not come from an event.
+    `events` and `signals` match only memories that come from an event.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -358,7 +361,7 @@ def setting_names(struct: type[msgspec.Struct] = Settings, prefix: str = "") -> 
 
 
 def former_of(settings: Settings) -> AnyEmbedder | None:
-    """Return `former_embedder` or, if it is not set, the bundled model unless that is also the current one."""
+    """Return `former_embedder` or, if it is not set, the bundled model; None if this is the current model."""
     if settings.former_embedder is not None:
         return settings.former_embedder
     own, bundled = settings.embedder, EmbedderSettings(allow_download=False)

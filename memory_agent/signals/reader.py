@@ -47,7 +47,7 @@ class EventReader:
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
-        """Return the memory made from `event` according to the row `signal`, or why `event` is dropped.
+        """Return the memory made from `event` according to the row `signal`, or the reason why `event` is dropped.
 
         Raises `UnhandledEventError`.
         """
@@ -59,7 +59,7 @@ class EventReader:
             raise UnhandledEventError(event.event_id, f"{error}: not valid Unicode text") from error
 
     def words(self, event: Event) -> tuple[str, list[str]]:
-        """Return the title and the unlabelled parts of an event's text; no parts for noise and unreadable text."""
+        """Return the title and the unlabelled parts of an event's text. Noise and unreadable text have no parts."""
         if not isinstance(event.payload, dict):
             return "", []
         objects, signal = payloads.roots(event.payload), self.table.match(event.event_type)

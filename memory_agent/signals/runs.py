@@ -88,7 +88,7 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
 
 
 def _verdict(signal: Signal | None, objects: Objects, table: SignalTable) -> Verdict | None:
-    """Return the verdict from the payload or the feedback type. A numeric rating counts for every event type."""
+    """Return the verdict from the payload or the feedback type. A numeric rating is used for every event type."""
     stated = None if signal is None else verdict(objects, table.outcomes)
     if signal is None or signal.outcome or (stated is not None and stated.is_outright and stated.reason == "rated"):
         return stated or _verdict_of_type(signal)
@@ -110,7 +110,10 @@ def _outcome(signal: Signal | None, stated: Verdict | None) -> RunEnd:
 
 
 def _words(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
-    """Return the first non-empty part of the text that is not marked `+`, with its label; for feedback, its comment."""
+    """Return the first non-empty part of the text that is not marked `+`, with its label.
+
+    For feedback, only the comment is considered.
+    """
     parts = [] if signal is None else [part for part in table.parts[signal] if not part.accompanies]
     parts = parts[:1] if signal is not None and signal.run == "feedback" else [*parts, table.fallback]
     found = ((part.label, read_part(objects, part)) for part in parts)

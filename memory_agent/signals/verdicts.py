@@ -17,7 +17,7 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """A quality and its reason. `is_outright`: stated as a number, rating or approval, not as a status."""
+    """A quality and its reason. `is_outright`: whether it is a number, rating or approval, rather than a status."""
 
     quality: float
     reason: Reason

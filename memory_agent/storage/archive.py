@@ -31,11 +31,11 @@ from relay.disk import OnCommit, Role
 from relay.locks import ReadWriteLock
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
-_SAVED_AT_LEAST_EVERY = 10_000  # changes; the next open applies half of them in 0.3 s
-_SAVED_SHARE = 1 / 8  # changes per memory, if that is more; a save writes 150 MB per 100,000 memories
+_SAVED_AT_LEAST_EVERY = 10_000  # number of changes; the next open applies half as many in 0.3 s
+_SAVED_SHARE = 1 / 8  # changes per memory, if this is a larger number; a save writes 150 MB per 100,000 memories
 _WORDS_AT_ONCE = 20_000  # memories whose words are loaded before opening returns: 60 ms (100,000 take 0.3 s)
 _WORDS_STEP = 2_000  # memories whose words are loaded while batches wait: 8 ms
-_UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, the time it takes to save 10,000 memories
+_UNSAVED_AT_CLOSE = 200  # number of changes; applying them at the next open takes 50 ms, as does saving 10,000 memories
 
 
 class Archive:
@@ -51,7 +51,7 @@ class Archive:
     ) -> None:
         self.store = store
         self._index = index
-        self.follower = follower  # the index of the vectors in another engine, or None for the built-in one
+        self.follower = follower  # the index of the vectors in another engine, or None for the built-in index
         self._settings = settings
         self._columns = columns
         self._saved = columns.applied  # the last change that the saved file includes
@@ -63,7 +63,7 @@ class Archive:
         self._starting = threading.Lock()
         self._rebuild_thread: threading.Thread | None = None
         self._words_thread: threading.Thread | None = None
-        self._is_behind = False  # while set, a rebuild updates the columns, and batches do not
+        self._is_behind = False  # while this is set, the columns are updated by a rebuild and not by batches
         self._is_closing = False
         self._failure: BaseException | None = None
 
@@ -199,7 +199,7 @@ class Archive:
         self._purge_index()
 
     def compact(self) -> tuple[int, int]:
-        """Free the space of deleted memories in store and columns. Return the size of the store before and after."""
+        """Free the space of deleted memories in store and columns; return the store's size before and after."""
         with self._writing:
             if not self._is_behind:
                 self._columns.compact()
@@ -237,7 +237,7 @@ class Archive:
             self.store.close()
 
     def _apply(self, changes: Changes) -> None:
-        """Apply a committed batch. Columns that cannot apply it are rebuilt; the batch succeeds either way."""
+        """Apply a committed batch. Columns that cannot apply the batch are rebuilt; the batch succeeds in any case."""
         try:
             self._columns.apply(changes)
         except _FAILURES:

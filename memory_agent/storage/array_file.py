@@ -1,9 +1,9 @@
-"""Stores named arrays in one file. A plain file is mapped; an encrypted one is decrypted into memory.
+"""Stores named arrays in one file. A plain file is mapped; an encrypted file is decrypted into memory.
 
 The file is a cache: it is replaced atomically, not fsynced, and every byte is checked before use. The layout is a head
-of 64 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of them with the caller's
-header, and a tail (the index length, and a checksum of head, index and length). With a cipher, the index and each block
-of an array are encrypted, with the nonce and their position as authenticated data.
+of 64 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of the arrays with the
+caller's header, and a tail (the length of the index, and a checksum of head, index and length). With a cipher, the
+index and each block of an array are encrypted, with the nonce and their position as authenticated data.
 """
 
 from __future__ import annotations

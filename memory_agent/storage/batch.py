@@ -42,7 +42,7 @@ from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
 
-_LEAST_NEXT_BYTES = 32  # any vector takes more; a shorter value marks a rejected text
+_LEAST_NEXT_BYTES = 32  # any vector takes more bytes; a shorter value marks a rejected text
 _MOST_BARE = 0.1
 _MEAN_QUERY = "centering"
 
@@ -142,7 +142,7 @@ class Batch(Snapshot):
             self._log("vector", row)
 
     def update(self, record: MemoryRecord) -> int:
-        """Replace the memory with the record's id, but keep its vector; return its row."""
+        """Replace the memory that has the record's id, but keep its vector; return its row."""
         row = self.row_of_id(record.id)
         old = None if row is None else self.record(row)
         if row is None or old is None:
@@ -247,8 +247,8 @@ class Batch(Snapshot):
     def adopt_next(self) -> bool:
         """Replace all vectors with those of the next embedder and return True, or return False if any is missing.
 
-        Memories with a rejected text become pending. If they are more than a tenth of all memories, the current vectors
-        are kept instead, and `state.next.rejected` is set.
+        Memories with a rejected text become pending. If more than a tenth of all memories would become pending, the
+        current vectors are kept instead, and `state.next.rejected` is set.
         """
         of = self.state.next
         if of is None or self.rows_without_next(1):
@@ -368,7 +368,7 @@ class Batch(Snapshot):
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed; without an id, those that belong to no run."""
+        """Record that the lessons of a run changed or, without an id, the lessons that belong to no run."""
         self.state.lessons_version += 1
         self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, but has a different mark
         self.taught.append(run_id)

@@ -18,7 +18,7 @@ from memory_agent.records.memories import MemoryRecord
 Rows = npt.NDArray[np.int64]
 
 Op = Literal["put", "vector", "update", "delete", "reword", "words"]
-OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored: append only
+OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # as positions are stored, only append
 
 
 class Words(NamedTuple):
@@ -29,7 +29,7 @@ class Words(NamedTuple):
 
 
 class StoredWords(NamedTuple):
-    """The words of many memories: `rows`, `lengths` and `counts` (m,), and the `bits` (w, b) of all."""
+    """The words of many memories: `rows`, `lengths` and `counts` (m,), and the `bits` (w, b) of all words."""
 
     rows: Rows
     lengths: npt.NDArray[np.int32]
@@ -56,10 +56,10 @@ class Settled(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
-    `op` is `delete` for a deleted row (`record` is then None), `put` for a row that is new in this range, `reword` if
-    its text or metadata changed, `update` if only other fields changed, `vector` if only its vectors changed, and
-    `words` if only its word bits changed. `passages` (p, d) are the vectors after the first, or None; `words` is None
-    if unknown.
+    `op` is `delete` for a deleted row (`record` is then None), and `put` for a row that is new in this range.
+    Otherwise, it is `reword` if the text or metadata changed, `update` if only other fields changed, `vector` if only
+    the vectors changed, and `words` if only the word bits changed. `passages` (p, d) are the vectors after the first,
+    or None; `words` is None if unknown.
     """
 
     row: int

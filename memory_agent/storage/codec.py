@@ -26,7 +26,7 @@ from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay import described
 from relay.disk import CHECKSUM_BYTES, checksum
 
-FORMAT = 2  # the format of stores with passages or word bits. Older versions would not erase them
+FORMAT = 2  # the format of stores with passages or word bits, which older versions would not erase
 
 _SOURCES: tuple[Source, ...] = (
     "user_input",
@@ -50,7 +50,10 @@ T = TypeVar("T")
 
 
 class NextVectors(msgspec.Struct, kw_only=True):
-    """The embedder that will replace the current one. `rejected`: how many memories it rejects, if too many; else 0."""
+    """The embedder that will replace the current one.
+
+    `rejected` is the number of memories that it rejects, if there are too many; otherwise, it is 0.
+    """
 
     stamp: str
     words_stamp: str = ""
@@ -62,10 +65,10 @@ class NextVectors(msgspec.Struct, kw_only=True):
 class StoreState(msgspec.Struct, kw_only=True):
     """A store's state: one small value that each batch rewrites.
 
-    `lineage` is a random name (a ULID), assigned at creation and copied into derived files. `stamp` names the embedder
-    of the vectors, and `words_stamp` that of the words. The change log starts after `forgotten_through` and ends at
-    `last_change`. `cursor` is the number of the last ingested journal event. `lessons_version` increases whenever a
-    run's lessons change.
+    `lineage` is a random name (a ULID), assigned at creation and copied into derived files. `stamp` identifies the
+    embedder of the vectors, and `words_stamp` identifies the embedder of the words. The change log starts after
+    `forgotten_through` and ends at `last_change`. `cursor` is the number of the last ingested journal event.
+    `lessons_version` increases whenever a run's lessons change.
     """
 
     format: int = 1

@@ -67,7 +67,7 @@ Positions = npt.NDArray[np.int64]
 
 _LEAST_CAPACITY = 256
 _STEPS = 16  # copying begins when 1/16 of the capacity is left; until it ends, the values take twice the memory
-_FEW = 8  # values: comparing takes 0.3 us per value and 1,000 rows; a lookup table takes 3 us for any number of values
+_FEW = 8  # comparing takes 0.3 us per value and 1,000 rows; a lookup table takes 3 us for any number of values
 
 
 class Column(Generic[Number]):
@@ -161,7 +161,7 @@ class Sorted(NamedTuple):
 
 
 def are_any(values: npt.NDArray[Number], chosen: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Return which of `values` (k,) are in `chosen`. If `chosen` is long, first compares only the last 16 bits."""
+    """Return which of `values` (k,) are in `chosen`. If `chosen` is long, the last 16 bits are compared first."""
     found = np.zeros(len(values), dtype=np.bool_)
     for number in chosen if len(chosen) <= _FEW else ():
         found |= values == number

@@ -193,7 +193,7 @@ def test_embedders_are_chosen_by_type() -> None:
 @pytest.mark.parametrize(
     ("overrides", "setting", "said"),
     [
-        ({"embedder.type": "ollama", "embedder.folder": "x"}, "embedder.folder", "only local has it"),
+        ({"embedder.type": "ollama", "embedder.folder": "x"}, "embedder.folder", "it applies only to local"),
         ({"embedder.url": "https://x"}, "embedder.url", "contradicts embedder.type"),
         ({"embedder.type": "openai", "embedder.api_key": "sk-secret"}, "embedder.api_key", "regex"),
         ({"embedder.model": "e5-small-v2", "embedder.folder": "x"}, "embedder", "remove one of them"),
