@@ -123,7 +123,7 @@ def daemon_environment(named: Collection[str], variables: Mapping[str, str]) -> 
 
 
 def has_settings(variables: Mapping[str, str]) -> bool:
-    """Return whether environment variables contain settings of a daemon."""
+    """Return whether any environment variable is a daemon setting."""
     others = (*_OF_CLIENTS, DATA_DIR_VARIABLE)
     return any(name.startswith(_OWN) and name not in others for name in variables)
 

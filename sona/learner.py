@@ -297,7 +297,7 @@ class Learner:
             self.gate.observe(lesson.contest)
 
     def undo(self, number: int, fact: Fact) -> None:
-        """Remove a lesson with its exemplar, except from the gate.
+        """Remove a lesson and its exemplar from everything except the gate.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.undo(1, learner.facts[1])
@@ -314,7 +314,7 @@ class Learner:
             self.association.forget(number)
 
     def _reweighted(self, known: Fact, lesson: Lesson) -> bool:
-        """Update the weight of a lesson and return True if only its quality changed; otherwise return False."""
+        """If only the quality of a lesson changed, update its weight and return True; otherwise, return False."""
         now = Fact(lesson.kind, lesson.quality, lesson.used, lesson.credits, lesson.contest)
         old = self.exemplars.get(lesson.number)
         if now != Fact(known.kind, lesson.quality, known.used, known.credits, known.contest):
@@ -337,7 +337,7 @@ class Learner:
 
 
 def _locality(cosines: Array) -> float:
-    """Return the share of the instant layer's move to apply: 0 up to a nearest cosine of .2, and 1 from .6 on."""
+    """Return the fraction of the instant layer's shift to apply: 0 up to a maximum cosine of .2, and 1 from .6 on."""
     nearest = float(cosines.max(initial=-1.0))
     return min(max((nearest - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
 

@@ -19,7 +19,7 @@ from sona.lesson import Array, Vector
 Rows = npt.NDArray[np.int64]
 
 TEMPERATURE = 0.1
-NEIGHBOUR = 0.9  # the cosine to a used memory above which a memory is too similar to be a negative
+NEIGHBOUR = 0.9  # a memory whose cosine similarity to a used memory exceeds this is no negative
 HARD, RANDOM = 32, 32  # negatives per example: the nearest memories, and randomly drawn memories
 
 
@@ -40,7 +40,7 @@ class Example:
 def contrast(
     x: Array | Vector, used: Array | Vector, credits: Sequence[float], others: Array | Vector, weight: float = 1.0
 ) -> Example:
-    """Return an example in which `used`, (k, d), weighted by `credits`, is preferred to `others`, the negatives."""
+    """Return an example that prefers `used`, (k, d), weighted by `credits`, to the negatives, `others`."""
     shares = np.asarray(credits, dtype=np.float64)
     if used.ndim != 2 or others.ndim != 2 or len(used) != len(shares) or used.shape[1:] != others.shape[1:]:
         raise ShapeError(len(x), used.shape)
@@ -78,8 +78,8 @@ def negatives(
 ) -> Rows:
     """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `HARD` nearest, then `RANDOM` random rows.
 
-    Omits the rows `used`, rows with a cosine above `NEIGHBOUR` to a used row, and the rows `excluded` (memories of
-    near-identical requests), so it may return fewer rows. The same seed gives the same rows.
+    Omits the rows `used`, rows whose cosine similarity to a used row exceeds `NEIGHBOUR`, and the rows `excluded`
+    (memories of near-identical requests), so it may return fewer rows. The same seed gives the same rows.
     """
     if memories.ndim != 2 or memories.shape[1] != len(x):
         raise ShapeError(len(x), memories.shape)

@@ -90,7 +90,7 @@ class UserArchive:
         self._snapshot_bytes = self._increments = self._increment_bytes = 0
         self._checked_until_s = 0.0
         self._is_checked = begun is not None  # whether it is certain that no newer owner has written
-        self._has_older = True  # whether there may be objects that the last snapshot replaces
+        self._has_older = True  # whether objects that the last snapshot superseded may still exist
         self._is_superseded = False
         self._sent_through = 0  # if `begun`: the greatest number that is certainly stored
         shutil.rmtree(scratch, ignore_errors=True)
@@ -112,7 +112,7 @@ class UserArchive:
         self._unsent = self._made("base", chain.base_body(continues.position))
 
     def note(self, changes: Sequence[StoredChange] | None) -> None:
-        """Add the changes of a commit, or None for a commit with an unknown outcome. Does no I/O and does not raise."""
+        """Add the changes of a commit, or None if its outcome is unknown. Does no I/O and does not raise."""
         encoded = None if changes is None else chain.encode_changes(changes)
         with self._noting:
             if self._needs_snapshot:
@@ -325,7 +325,7 @@ class UserArchive:
 
 
 def _versions(files: Sequence[Path]) -> _Versions:
-    """Return the version of each existing file by its name. Files are replaced as a whole."""
+    """Map the name of each existing file to its version. Files are replaced as a whole."""
     found = {}
     for file in files:
         with suppress(FileNotFoundError):

@@ -87,8 +87,8 @@ def print_memories(result: RecallResult, now: datetime) -> None:
 
 
 def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
-    """Print a memory. A memory that was found by its id has no `place`. Another user's long memory is cut unless
-    `is_whole`.
+    """Print a memory. A memory that was found by its id has no `place`. Another user's long memory is truncated unless
+    `is_whole` is set.
     """
     emit(_heading(place, memory, now))
     shown_part = None if is_whole else context.excerpt(memory)

@@ -35,7 +35,7 @@ class Lease:
         return self._clock() < self._until_s
 
     def renew(self, written_s: float, lease_s: float) -> float:
-        """Extend the lease to `lease_s` after `written_s`, which an earlier call returned; return the current time.
+        """Extend the lease until `lease_s` after `written_s`, as returned by an earlier call. Return the current time.
 
         The first call, with 0, extends nothing.
         """

@@ -80,7 +80,7 @@ class Supervisor(Protocol):
         """The stamp of the model that was loaded at start, or None if there is none."""
 
     def start_host(self, *, shared: bool = False, node: str = HOME) -> Host:
-        """Start a host on a machine, for shared items if `shared` is set; return it before it is ready."""
+        """Start a host on a machine (for shared items if `shared` is set). Does not wait until the host is ready."""
 
     def grant(self, address: str) -> JoinGrant:
         """Return what a machine with this IP address needs to join. Raises `NoClusterError`."""
@@ -89,7 +89,7 @@ class Supervisor(Protocol):
         """Return the Ray ids of the other live machines, by machine name. Raises `UnavailableError`."""
 
     async def end_node(self, node: str) -> None:
-        """End Ray on another machine, which then ends the hosts there. Raises `UnavailableError`."""
+        """Stop Ray on another machine, which also ends the hosts there. Raises `UnavailableError`."""
 
     def parts(self) -> tuple[PartStatus, ...]:
         """Return the states of the relay and the embedder."""
@@ -222,7 +222,7 @@ class HostConnection:
         self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
 
     async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
-        """Return the encoded reply. After a bug in the host, the reply contains a traceback, which is logged.
+        """Return the encoded reply. If the host hit a bug, the reply contains a traceback, which is logged.
 
         Raises `HostDiedError`, `DeadlineExceededError`, and `UnavailableError` if the request was not sent.
         """

@@ -27,7 +27,7 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Answer until cancelled, then drop running requests and close the sockets."""
+        """Serve requests until cancelled, then drop running requests and close the sockets."""
         try:
             async with asyncio.TaskGroup() as group:
                 for socket in self._sockets:

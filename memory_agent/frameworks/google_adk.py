@@ -183,7 +183,7 @@ def _store(
 
 
 def _finding(entry: MemoryEntry, shared: Mapping[str, object], app_name: str) -> dict[str, Any]:
-    """A time without a zone is local, as in ADK."""
+    """A time without a UTC offset is local time, as in ADK."""
     try:
         time = None if entry.timestamp is None else datetime.fromisoformat(entry.timestamp).astimezone()
     except ValueError as error:

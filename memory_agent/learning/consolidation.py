@@ -3,9 +3,9 @@
 The order matters: inferred uses count in patterns and lessons, and the learner may rank a pattern. Closing a memory
 infers uses and saves the learner, but does not update patterns.
 
-Inference compares a run's output after a recall, which is the text of its steps and end, with the memories that the
-recall showed. It skips the run's own memories and the patterns built from the run. Each run is read once, and again
-when its output, recalls or memories change. Each call reads a limited number of runs and characters, and the next call
+Inference compares what a run wrote after a recall (the text of its steps and end) with the memories that the recall
+showed. It skips the run's own memories and the patterns built from the run. Each run is read once, and again when its
+output, recalls or memories change. Each call reads a limited number of runs and characters, and the next call
 continues.
 """
 
@@ -126,7 +126,7 @@ class UseInference:
         return cases
 
     def _write(self, batch: Batch, read: StoredTrajectory, used: Mapping[int, str]) -> None:
-        """Record which memories a run used. A run that has changed since it was read is left to the next call."""
+        """Record which memories a run used. A run that has changed since it was read is left for the next call."""
         run = batch.trajectory(read.id)
         if run is None or run.output != read.output:
             return

@@ -33,7 +33,8 @@ _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 
 Admission = AbstractContextManager[Callable[[], None] | None]
-"""A context held for the whole transaction. If it yields a function, it is called before a new id is stored."""
+"""A context held for the whole transaction. If it yields a function, the function is called before a new id is stored.
+"""
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class Intake:
     ) -> IngestReport:
         """Store the memories that events contain, atomically. Durable on return. Raises `StoreError`.
 
-        The events in `ahead` are prepared for the next call, which uses the prepared events if it receives exactly
-        these. Set `is_awaited` if a caller waits.
+        The events in `ahead` are prepared for the next call, which reuses this work if it receives exactly these
+        events. Set `is_awaited` if a caller waits.
         """
         with self._preparing:
             prepared, self._ahead = self._ahead, None
@@ -236,7 +237,7 @@ class Intake:
 
 @dataclass
 class _Tally:
-    """The outcome counts of one batch."""
+    """Counts of the outcomes in one batch."""
 
     duplicates: int = 0
     dropped: Counter[str] = field(default_factory=Counter)

@@ -43,7 +43,7 @@ class _Edges(NamedTuple):
 
 
 def arrange(vectors: Floats, former: Floats) -> Floats:
-    """Return positions (n, 2) of unit vectors (n, d), with a standard deviation of the order of 1.
+    """Return positions (n, 2) for unit vectors (n, d), with a standard deviation of about 1.
 
     `former` (n, 2) are the positions to stay close to, with NaN for a new point; they are ignored if most points are
     new. Equal arguments give equal results.
@@ -90,8 +90,8 @@ def _neighbours(vectors: Floats, k: int) -> tuple[Integers, Floats]:
 
 
 def _edges(nearest: Integers, cosines: Floats) -> _Edges:
-    """Connect each point with its neighbours. The weight falls exponentially with the distance minus that of the
-    nearest neighbour.
+    """Connect each point to its neighbours. The weight falls exponentially with the distance minus that of the nearest
+    neighbour.
     """
     count, k = nearest.shape
     distances = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
@@ -141,7 +141,8 @@ def _settled(positions: Floats, edges: _Edges, steps: int, length: float) -> Flo
 
 
 def _attraction(positions: Floats, edges: _Edges) -> Floats:
-    """Return the attraction (n, 2) along the edges. Computed by coordinate, because contiguous arrays are faster."""
+    """Return the attraction (n, 2) along the edges. Coordinates are computed separately: contiguous arrays are faster.
+    """
     ways = [column[edges.targets] - column[edges.sources] for column in np.ascontiguousarray(positions.T)]
     pull = edges.weights / (1.0 + ways[0] ** 2 + ways[1] ** 2)
     return np.stack([np.add.reduceat(pull * way, edges.starts) for way in ways], axis=1)

@@ -386,7 +386,7 @@ def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None,
         arguments.check_text("comment", comment)
         payload["comment"] = comment
     if not payload["memory_ids"] and quality is None and not comment:
-        raise InvalidInputError("used", "must not be empty without a quality or a comment")
+        raise InvalidInputError("used", "must not be empty unless a quality or comment is given")
     return payload
 
 

@@ -113,7 +113,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _heading(line: str, body: list[str]) -> tuple[int, str] | None:
-    """Return the level and name of a line's heading, or None. Removes the name of an underlined heading from `body`."""
+    """Return the level and name of a line's heading, or None. Removes the text of an underlined heading from `body`."""
     marked = _HEADING.match(line)
     if marked is not None:
         name = line[marked.end() :].strip()

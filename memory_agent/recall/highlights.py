@@ -29,7 +29,7 @@ _ENDS, _SPACE = (".", ":"), " \t\n\r"  # a sentence ends with one of `_ENDS`, fo
 
 
 class _Part(NamedTuple):
-    """A text split into `terms.pieces`, with the number of its words, and the stem of each hit in ascending order."""
+    """A text split into `terms.pieces`, with its number of words, and the stem of each hit by position, ascending."""
 
     pieces: list[str]
     size: int
@@ -59,7 +59,7 @@ class Highlight(NamedTuple):
 def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[str]) -> Highlight | None:
     """Return the best passage of at most 24 words, or None if it contains no word of the query.
 
-    `query_words` are the result of `terms.query_words`. A word matches in any inflection.
+    `query_words` are the result of `terms.query_words`. A word matches in any inflected form.
     """
     columns = [pieces(column) if column else [] for column in (title, text, " ".join(tags))]
     folded = [fold(" ".join(words_of(split))).split(" ") if split else [] for split in columns]

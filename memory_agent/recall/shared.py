@@ -54,9 +54,9 @@ from relay.log import log
 from sona import share
 
 MOST_WAITED_S = 0.25  # wait for shared items after a recall's own search; a search of 100,000 items takes 0.02 s
-RESERVED_OF = 5  # one place in this many is reserved for new shared items
+RESERVED_OF = 5  # one in this many places is reserved for new shared items
 PROVEN_SHARE = 0.5  # in this share of the recalls without a free place, the best proven item gets a reserved place
-_NEAR = 0.1  # distance from the best score, as a share of this score
+_NEAR = 0.1  # maximum distance from the best score, as a fraction of it
 _HEAD_CHARS = 64
 
 Key = TypeVar("Key", int, str)
@@ -105,8 +105,8 @@ def merged(
     and title are ignored. Similar texts are not folded, because they may differ in an essential word, such as "not". An
     item with the id of a local memory is excluded.
 
-    `shared` contains the items that passed the filter, best first. There are more than `top_k`, because new items are
-    drawn from them. `key` is the id of the recall.
+    `shared` contains the items that passed the filter, best first. It has more than `top_k` items, because new items
+    are drawn from it. `key` is the id of the recall.
     """
     own_ids = {memory.record.id for memory in local}
     offered = [item for item in shared if not _is_below(item, cut_off) and item.record.id not in own_ids]

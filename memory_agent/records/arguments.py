@@ -88,7 +88,7 @@ def check_text(field: str, text: object) -> None:
 
 
 def joined(field: str, parts: object) -> str:
-    """Return a text made of one or more parts, one per line."""
+    """Join one or more parts into one text, with one part per line."""
     if not isinstance(parts, list | tuple):
         check_text(field, parts)
         return cast(str, parts)

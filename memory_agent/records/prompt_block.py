@@ -26,7 +26,7 @@ def without_blocks(text: str) -> str:
 
 
 def shortened_block(block: str, most_chars: int) -> str:
-    """Return a block of at most `most_chars` characters, cut after a line, or "" if no memory fits."""
+    """Return a block truncated at a line end to at most `most_chars` characters, or "" if no memory fits."""
     if len(block) <= most_chars:
         return block
     head = block[: block.rfind("\n", 0, max(most_chars - len(CLOSE), 0)) + 1]

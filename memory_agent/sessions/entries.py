@@ -39,7 +39,7 @@ class Session:
 class Entry(NamedTuple):
     """One message or action. `id` is unique per client, and the same each time the session is read.
 
-    `at` is None if the format has no times. For a command, `text` is its output. `quality` is the verdict in the log.
+    `at` is None if the format records no times. For a command, `text` is its output. `quality` is the log's verdict.
     """
 
     what: What

@@ -93,7 +93,7 @@ class Columns:
     def from_arrays(
         cls, arrays: LoadedArrays, vectors: PassageVectors | IndexedVectors, words: Postings, applied: int, stamp: str
     ) -> Columns:
-        """Restore columns without word bits, as of change `applied`. Raises `IndexDamagedError`."""
+        """Restore the columns as of change `applied`, without word bits. Raises `IndexDamagedError`."""
         columns = cls(vectors, words)
         try:
             columns._take(arrays)
@@ -142,7 +142,7 @@ class Columns:
                 if part:
                     self._publish()
         except BaseException:
-            self.applied = -1  # only a part of the range is applied, so no further range can continue from here
+            self.applied = -1  # only part of the range has been applied, so no later range can follow
             raise
         self.applied = changes.through
         slots = len(self._columns["alive"])
@@ -338,7 +338,7 @@ class Columns:
         return set(self._columns["sessions"].view()[start:].tolist())
 
     def _vectors_of(self, changes: list[Change]) -> Embedding:
-        """Return the vectors (m, d), or zeros for a memory without one."""
+        """Return the vectors (m, d), with zeros for memories that have none."""
         ndim = self.view.vectors.ndim or next((len(one.vector) for one in changes if one.vector is not None), 0)
         vectors = np.zeros((len(changes), ndim), dtype=np.float32)
         for place, change in enumerate(changes):

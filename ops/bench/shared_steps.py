@@ -98,7 +98,7 @@ def _difference(shares: Sequence[Shares], worked: Sequence[npt.NDArray[np.bool_]
 
 
 def _resampled(groups: Sequence[Group], shares: Sequence[Shares], rng: np.random.Generator) -> float:
-    """Return the difference with each group's runs resampled, or NaN if a group has no pairs left."""
+    """Return the difference after resampling the runs of each group, or NaN if a group has no pairs left."""
     drawn, worked = [], []
     for group, share in zip(groups, shares, strict=True):
         good, bad = np.flatnonzero(group.worked), np.flatnonzero(~group.worked)

@@ -115,7 +115,7 @@ class Deployment:
             yield Shown(self._figures.standing.is_proven, self._figures.standing.is_worse(_RULES))
 
     def _vote(self) -> None:
-        """Merge the sums of the users of each voter whose vote counts, as the daemon's upkeep does."""
+        """Merge, for each voter whose vote counts, the sums of the voter's users, as the daemon's upkeep does."""
         now, age = _START + timedelta(days=self._day), timedelta(days=self._policy.settings.votes_after_days)
         by_voter: defaultdict[str, list[Contribution]] = defaultdict(list)
         for user, sums in self._sums.items():
@@ -214,13 +214,13 @@ _TAIL = """\
 
 - If the operator names no person for a key, its user counts as a person. In this case, only the minimum age of keys
   protects the figures.
-- Several people who agree have one vote each. If the operator takes one person for several, each of these supposed
+- Several people who agree have one vote each. If the operator mistakes one person for several, each of these supposed
   persons counts as a voter. The minimum age of keys only delays such votes, and gives the operator time to notice new
   keys in `keys list`.
 - The single vote of one person can change the result of a figure that is close to a limit, for example a figure of five
   people.
 - A person with an old key can vote falsely at any time; the minimum age does not prevent that.
-- Each user who is admitted by a key for all users has a vote at once (unless organisations vote).
+- Each user admitted by a key for all users can vote immediately (unless organisations vote).
 - Figures for a team of fewer than six people prove nothing, regardless of the rules.
 """
 

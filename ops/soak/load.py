@@ -1,6 +1,6 @@
 """The work of a soak's users: a few threads, each with its own users, send a random mix of requests at a steady pace.
 
-The number of memories and shared items of a user is bounded: above `MOST`, the oldest are forgotten or erased.
+Each user's memories and shared items are limited to `MOST`: beyond that, the oldest are forgotten or erased.
 """
 
 from __future__ import annotations

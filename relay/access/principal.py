@@ -42,7 +42,7 @@ class Origin(NamedTuple):
 
 
 class Principal(NamedTuple):
-    """The holder of a key, which is for all users if `user_id` is None.
+    """The holder of a key. If `user_id` is None, the key is for all users.
 
     `groups`: `org:NAME` and `tier:NAME`, as in policies.
     """

@@ -1,6 +1,6 @@
 """The base class of checkups. A checkup scans the databases of an environment in one snapshot, and counts faults.
 
-A finding contains a place and a kind of fault, but never texts or ids.
+A finding states the location and the kind of a fault, but never contains text or ids.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The quarantine of a journal: stores malformed events, and events that could not be handled, with the reasons.
 
 Entries are never evicted. A full quarantine rejects and counts further bytes. Events from the journal (with a `seq`)
-are always accepted. A source identifies the user, and the intake or consumer that quarantined the bytes. Equal bytes
-from the same source are stored once.
+are always accepted. A source identifies the user, and the intake or consumer that quarantined the bytes. Identical
+bytes from the same source are stored only once.
 """
 
 from __future__ import annotations

@@ -478,7 +478,7 @@ class AsyncPublisher:
         self._order = asyncio.Lock()
 
     async def publish(self, event: Event | Mapping[str, Any], timeout_s: float | None = None) -> str:
-        """Queue an event, in the order of the calls; return its `event_id`. Raises as `Publisher.publish`."""
+        """Queue an event, preserving the order of the calls; return its `event_id`. Raises as `Publisher.publish`."""
         async with self._order:
             event_id = self._publisher.try_publish(event)
             if event_id is None:

@@ -1,4 +1,4 @@
-"""Test that one row and one method add a verb to every interface and every client."""
+"""Test that one table row and one method suffice to add a verb to every interface and client."""
 
 from __future__ import annotations
 

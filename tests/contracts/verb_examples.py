@@ -272,7 +272,7 @@ class Story:
         self.ask("erasure.erase_user")
 
     def normal(self, user_id: str) -> list[tuple[str, Any]]:
-        """Return the results as plain data, which is equal for equal stories."""
+        """Return the results as plain data that compares equal for equal stories."""
         seen: dict[str, str] = {}
         return [(method, _normal(msgspec.to_builtins(result), user_id, seen)) for method, result in self.told]
 

@@ -27,7 +27,7 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def image_disk(image: Path, folder: Path) -> Iterator[Path]:
-    """Mount the file system in the file `image`, created if missing. Raises `CannotMountError`."""
+    """Mount the file system in the file `image`, which is created if missing. Raises `CannotMountError`."""
     folder.mkdir()
     if not image.exists():
         with image.open("wb") as file:

@@ -13,7 +13,7 @@ USERS = ("alice", "bob")
 
 
 def sound() -> History:
-    """Twelve events of two publishers for two users, ingested and indexed; one per user is forgotten."""
+    """Twelve events from two publishers for two users, ingested and indexed; one event per user is forgotten."""
     journal = [
         Entry(seq, f"p{seq % 2}", seq, f"p{seq % 2}-{seq:04d}", USERS[seq // 2 % 2])
         for seq in range(1, 13)  # each publisher publishes for both users

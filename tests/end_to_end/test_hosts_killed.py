@@ -1,4 +1,4 @@
-"""Test that no request hangs and nothing is lost if hosts are killed, and their sockets are removed or receive junk."""
+"""Test that no request hangs and nothing is lost when hosts are killed and their sockets are removed or sent junk."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _dates(data: bytes) -> None:
 
 
 def _block(data: bytes) -> None:
-    """Check that no line of a memory's text looks like a line of the block."""
+    """Check that no line of a memory's text can be mistaken for a line of the block."""
     try:
         result = msgspec.msgpack.decode(data, type=RecallResult)
     except (msgspec.MsgspecError, ValueError, RecursionError):

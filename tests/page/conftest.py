@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def filled_daemon() -> Iterator[Filled]:
-    """A daemon for tests that only read, or that change only their own users."""
+    """A daemon for tests that only read, or that modify only their own users' data."""
     with short_folder() as folder, DaemonProcess(Path(folder), *SETTINGS, light=True).running() as process:
         few = filled(process.data_dir, FEW, "script", "right to left", "wide")
         everything = filled(process.data_dir, USER, *TEXTS)

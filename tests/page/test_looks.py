@@ -40,7 +40,7 @@ def fits(tab: Tab) -> list[str]:
 
 
 def looked_at(tab: Tab) -> dict[str, list[str]]:
-    """Return what is wrong with the shown view in both themes and on a phone."""
+    """Return the faults of the view shown, in both themes and at the size of a phone."""
     found = {"light": axe(tab), "phone": fits(tab)}
     tab.press("t")
     found["phone, dark"] = axe(tab)

@@ -25,7 +25,7 @@ Contents = dict[str, list[tuple[bytes, bytes]]]
 
 
 class FaultyFileSystem(MemoryFileSystem):
-    """A file system in memory, whose next writes and deletions fail as listed in `faults`."""
+    """An in-memory file system whose next writes and deletions fail as listed in `faults`."""
 
     protocol = "faulty"
     store: ClassVar[dict[str, Any]] = {}

@@ -335,7 +335,7 @@ def test_late_events_beyond_the_lanes_limit_wait_in_the_journal() -> None:
 
 def test_nothing_is_quarantined_while_the_key_folder_is_missing() -> None:
     class Returning(World):
-        """A journal that is readable again once the key folder returns."""
+        """A journal that becomes readable again once the key folder is back."""
 
         async def content(self, seq: int) -> Pending | None:
             self.locked = False

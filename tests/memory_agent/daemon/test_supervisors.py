@@ -63,7 +63,7 @@ class Supervised:
 
     @property
     def cluster(self) -> Cluster:
-        """The Ray of the full form."""
+        """The Ray cluster of the full form."""
         assert isinstance(self.supervisor, RaySupervisor)
         return self.supervisor
 

@@ -58,7 +58,7 @@ def ticket_of(url: str, token: str) -> str:
 
 
 class Browser:
-    """Sends requests with the headers that a signed-in browser sends, some of them changed."""
+    """Sends requests with the headers that a signed-in browser sends, with some of them altered."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -25,7 +25,7 @@ REQUEST = "Deploy the shop to staging"
 
 
 class Model(FunctionInvocationLayer[Any], BaseChatClient[Any]):
-    """A model that gives these answers in order, and keeps the messages that it received."""
+    """A model that returns these answers in order, and records the messages that it receives."""
 
     def __init__(self, *answers: Any) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ REQUEST = "Deploy the shop to staging"
 
 
 class Model(BaseLlm):
-    """A model that gives these answers in order, and keeps what it was shown."""
+    """A model that returns these answers in order, and records what it was shown."""
 
     model: str = "scripted"
     answers: list[Any]

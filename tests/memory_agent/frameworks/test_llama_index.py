@@ -1,4 +1,4 @@
-"""Test the LlamaIndex adapter in an environment with LlamaIndex."""
+"""Test the LlamaIndex adapter in an environment where LlamaIndex is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded text of a memory, and embedders without word vectors."""
+"""Test which text of a memory is embedded, and embedders without word vectors."""
 
 from __future__ import annotations
 

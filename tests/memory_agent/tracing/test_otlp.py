@@ -1,4 +1,4 @@
-"""Test the export of spans to a real server, and that a missing, slow or broken server delays nothing."""
+"""Test that spans are exported to a real server, and that a missing, slow or broken server delays nothing."""
 
 from __future__ import annotations
 
