@@ -44,7 +44,7 @@ class Start(NamedTuple):
 
 
 def start_daemon(layout: Layout, start: Start) -> Any:
-    """Start the daemon of the folder; return its process, or None if a daemon runs or is starting.
+    """Start the daemon of the folder; return its process, or None if one is already running or starting.
 
     Raises `SettingsError` or `OSError` if the data folder cannot be used.
     """
@@ -80,7 +80,8 @@ def record_start(layout: Layout, start: Start) -> None:
 
 
 def restart_daemon(layout: Layout) -> Any:
-    """Start a daemon as it was last started, or with the default settings in an unused folder; return its process.
+    """Start a daemon with the options of its last start, or with the default settings in an unused folder; return its
+    process.
 
     Returns None if a process holds the folder, if the daemon was stopped with `memory-agent stop`, if a variable that
     it needs is missing, if another attempt was made recently, or if the folder cannot be used.

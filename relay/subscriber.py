@@ -125,7 +125,7 @@ class Subscriber:
         return self._request(wire.Cursor(consumer=self._consumer), int)
 
     def commit(self, seq: int) -> int:
-        """Advance the cursor to `seq` and return the cursor, which never moves back. Durable on return.
+        """Advance the cursor to `seq`, but never move it back; return the cursor. Durable on return.
 
         >>> subscriber.commit(2), subscriber.commit(1)
         (2, 2)

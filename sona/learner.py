@@ -6,7 +6,7 @@ approximate until the next rebuild: the means that are subtracted from queries a
 keep their former baseline, and the gate does not recount revised contests. Comparisons and contests influenced by a
 forgotten lesson keep their results.
 
-The caller does the ranking, and `checkpoint` the saving.
+Ranking is left to the caller, and saving to `checkpoint`.
 
 Shapes: d = dimensions, n = exemplars, m = used memories.
 """
@@ -35,8 +35,8 @@ from sona.reasoning_bank import ReasoningBank
 CAPACITY = 512  # maximum number of exemplars after a rebuild, which condenses older exemplars
 RESERVE = 128  # maximum number of exemplars added before the next rebuild
 REACH = 0.5
-"""Maximum shift of a query. Two memories keep their order if their scores differ by more than `REACH` times their
-distance.
+"""Maximum shift of a query. Two memories keep their order if their scores differ by more than `REACH` times the
+distance between them.
 """
 
 _NEAR, _KNOWN = 0.2, 0.6

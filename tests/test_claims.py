@@ -1,4 +1,6 @@
-"""Test that files named by pages exist: the tests of promises, and the modules in the ledger and the architecture."""
+"""Test that the files that pages name exist: the tests of promises, and the modules in the ledger and the
+architecture.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Archives one user's store: a snapshot, then increments with the changes of later transactions.
 
-A new snapshot replaces everything older once the increments are too large or too many (`Limits`). Increments may repeat
-changes that the snapshot already contains. This does no harm, because the increments also contain all later changes.
+A new snapshot replaces everything older once the increments become too large or too numerous (`Limits`). Increments may
+repeat changes that the snapshot already contains. This does no harm, because the increments also contain all later
+changes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class UserArchive:
         *,
         begun: chain.Header | None = None,
     ) -> None:
-        """`scratch`: a folder for temporary copies. `begun`: from `restoration.take_over`, if there is no lease."""
+        """`scratch`: a folder for temporary copies. `begun` (without a lease): the result of
+        `restoration.take_over`.
+        """
         self._is_contested = begun is not None
         self._objects = objects
         self._user_id = user_id
@@ -81,7 +84,7 @@ class UserArchive:
         self._noting = threading.Lock()
         self._pending: list[bytes] = []  # one item per transaction; guarded by `_noting`
         self._pending_bytes = 0
-        self._needs_snapshot = False  # a snapshot replaces the pending changes; guarded by `_noting`
+        self._needs_snapshot = False  # whether a snapshot replaces the pending changes; guarded by `_noting`
         self._unsent: tuple[chain.Header, bytes] | None = None  # may already be stored, so it is sent again unchanged
         self._next_number = 0 if begun is None else 1
         self._last = Position(epoch, 0)
@@ -89,17 +92,18 @@ class UserArchive:
         self._snapshot_number = 0
         self._snapshot_bytes = self._increments = self._increment_bytes = 0
         self._checked_until_s = 0.0
-        self._is_checked = begun is not None  # whether it is certain that no newer owner has written
+        self._is_checked = begun is not None  # whether it is known that no newer owner has written
         self._has_older = True  # whether objects that the last snapshot superseded may still exist
         self._is_superseded = False
-        self._sent_through = 0  # if `begun`: the greatest number that is certainly stored
+        self._sent_through = 0  # if `begun`: the highest number known to be stored
         shutil.rmtree(scratch, ignore_errors=True)
 
     def start(self, copy: Copy, continues: chain.Restored | None = None, derived: Sequence[Path] = ()) -> None:
-        """Start to archive the open store. `continues`: the result of the `restore` that wrote the store's files.
+        """Start archiving the open store. `continues`: the result of the `restore` that wrote the store's files.
 
-        Without `continues`, the first flush writes a snapshot. With it, all changes since the restore must have been
-        noted. `derived` lists files that are computed from committed changes. They are archived on a best-effort basis.
+        Without `continues`, the first flush writes a snapshot. With it, all changes since the restore must already have
+        been noted. `derived` lists files that are computed from committed changes. They are archived on a best-effort
+        basis.
         """
         self._copy, self._derived = copy, derived
         if continues is None:
@@ -167,7 +171,7 @@ class UserArchive:
             self._is_checked = True
 
     def _require_newest(self, allowed: int) -> list[int]:
-        """Return all epochs with objects. Raises `FencedError` if an epoch is greater than `allowed`."""
+        """Return all epochs that contain objects. Raises `FencedError` if an epoch is greater than `allowed`."""
         epochs = [epoch for epoch in self._objects.epochs() if epoch <= allowed or self._objects.names(epoch)]
         if epochs and epochs[-1] > allowed:
             raise FencedError(f"the archive of {self._user_id}", self._epoch, epochs[-1])
@@ -230,7 +234,7 @@ class UserArchive:
         return list(folder.iterdir())
 
     def _send_derived(self, links: Sequence[Path], versions: _Versions) -> None:
-        """Archive derived files, without retries. A late upload is undone, because the user may be erased."""
+        """Archive derived files, without retries. A late upload is undone, because the user may have been erased."""
         if links:
             self._sent_derived = versions
         with suppress(ArchiveUnavailableError):
@@ -247,8 +251,8 @@ class UserArchive:
             return None
 
     def _require_alone(self) -> None:
-        """Raise `FencedError` if another machine has written into this epoch. Beyond the last object that is certainly
-        stored, this machine has written only snapshots.
+        """Raise `FencedError` if another machine has written into this epoch. After the last object known to be stored,
+        this machine has written only snapshots.
         """
         found = (chain.parse_name(name) for name in self._objects.names(self._epoch))
         if any(one is not None and one[0] > self._sent_through and one[1] != "snapshot" for one in found):

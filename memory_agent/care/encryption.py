@@ -46,7 +46,9 @@ from relay.disk import DATA_FILE, Environment, Report, opening
 
 
 class EncryptedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """The users that were encrypted. `plain_leftovers` are folders with older files, which remain unencrypted."""
+    """The users whose stores were encrypted. `plain_leftovers` are folders with older files, which remain
+    unencrypted.
+    """
 
     users: tuple[EncryptedUser, ...]
     plain_leftovers: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Latencies of requests: their number, a histogram, and quantiles of the last thousand."""
+"""Request latencies: their number, a histogram, and quantiles of the last thousand."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Leases: how long a host on another node may work without hearing from the daemon (Gray, Cheriton 1989).
 
-Each renewal repeats the time of the host's last reply, on the host's own monotonic clock. The host may work until that
-time plus the length of the lease. The daemon received the reply after the host wrote it. The lease has therefore ended
-on the host once the length of the lease has passed on the daemon's clock since the reply was received. Clocks are not
-compared; only their speeds must be similar (`_MARGIN`).
+Each renewal repeats the time of the host's last reply, as measured by the host's own monotonic clock. The host may work
+until that time plus the length of the lease. The daemon received the reply after the host wrote it. Therefore, once the
+length of the lease has elapsed on the daemon's clock since the reply was received, the lease has also ended on the
+host. Clocks are not compared; only their speeds must be similar (`_MARGIN`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _START_S = 60.0
 
 
 class Lease:
-    """The lease on the host's side. Thread-safe."""
+    """The host's side of a lease. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

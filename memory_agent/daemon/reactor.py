@@ -167,8 +167,9 @@ class Reactor:
 
 @dataclass(frozen=True)
 class Cause:
-    """An event that causes a recall, whose block is due by the deadline. Later causes of the same `document` wait for
-    `pause_s`."""
+    """An event that causes a recall. The block is due by the deadline. Later causes of the same `document` wait for
+    `pause_s`.
+    """
 
     user_id: str
     seq: int
@@ -191,7 +192,7 @@ class _Waiting:
 
 
 class TriggerQueue:
-    """Waiting causes, limited in number. Users take turns, and messages precede documents. Times: monotonic seconds."""
+    """A bounded queue of waiting causes. Users take turns, and messages precede documents. Times: monotonic seconds."""
 
     def __init__(self, limit: int, user_limit: int) -> None:
         """Hold at most `limit` causes, `user_limit` per user, and 16 MB of events; beyond that, drop the oldest."""

@@ -184,7 +184,7 @@ class Host(ABC):
         """Return the process id. Raises the same errors as `keep_up`."""
 
     def end(self) -> None:
-        """End the host. Its memories should be closed; if not, nothing committed is lost."""
+        """End the host. Close its memories first; even otherwise, nothing committed is lost."""
         self._answers.close()
         self._batches.close()
         self._remove_sockets()
@@ -195,11 +195,13 @@ class Host(ABC):
 
     @abstractmethod
     async def endpoints(self) -> HostEndpoints:
-        """Return the endpoints of the sockets, once the host listens. Raises `HostDiedError`."""
+        """Return the endpoints of the sockets once the host is listening. Raises `HostDiedError`."""
 
     @property
     def restarts(self) -> int:
-        """The number of restarts after which the process was used, derived from the number of connections to it."""
+        """The number of restarts that were followed by a request, derived from the number of connections to the
+        process.
+        """
         return max(0, *(self._connected[socket] - 1 for socket in ("answer", "ingest")))
 
     async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:

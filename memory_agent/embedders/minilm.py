@@ -42,7 +42,7 @@ class MiniLM:
     """A loaded model. Thread-safe; each run uses the calling thread."""
 
     def __init__(self, artifacts: Artifacts, max_tokens: int, query_prefix: str = "", passage_prefix: str = "") -> None:
-        """Load the artifacts; `max_tokens` bounds a run, including its prefix and special tokens.
+        """Load the artifacts; `max_tokens` limits one run, including its prefix and special tokens.
 
         Raises `ModelError` if the engine rejects the graph, or if a prefix leaves too little room.
         """
@@ -89,7 +89,7 @@ class MiniLM:
         return tokens, passages.cut(tokens, self._room(self._passage_prefix))
 
     def embed_passage(self, ids: Ids) -> tuple[Embedding, passages.Array]:
-        """Return the (d,) vector and the (t, d) token vectors of (t,) ids."""
+        """Return the (d,) vector and the (t, d) token vectors for (t,) token ids."""
         return self._run(self._passage_prefix, ids)
 
     def encode(self, text: str) -> Ids:

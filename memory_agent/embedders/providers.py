@@ -349,7 +349,7 @@ class ProviderEmbedder(PassageEmbedder):
         return ProviderError(type_of(self._settings), f"returned {what}; check {setting}")
 
     def _batches(self, texts: Mapping[bytes, str]) -> Iterator[dict[bytes, str]]:
-        """Divide texts into batches, limited by the number of texts, their characters, and the size of the answer."""
+        """Divide texts into batches, limited by the number of texts, their characters, and the size of the response."""
         most = max(1, min(self._settings.batch, self._api.endpoint.answer_bytes // (_BYTES_PER_NUMBER * self._ndim)))
         batch, chars = dict[bytes, str](), 0
         for key, text in texts.items():
@@ -363,7 +363,7 @@ class ProviderEmbedder(PassageEmbedder):
 
 
 def _cut(text: str, most: int) -> list[tuple[int, int]]:
-    """Return the spans of at most 16 passages of at most `most` characters, which overlap and end with a word.
+    """Return the spans of at most 16 overlapping passages of at most `most` characters, which end at word boundaries.
 
     >>> _cut("one two three", 200)
     [(0, 13)]

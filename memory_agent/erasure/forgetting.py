@@ -33,8 +33,9 @@ class Forgetting:
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
-        """Delete the expired memories of each retention rule. Count the deleted memories by rule; return their total
-        number."""
+        """Delete the memories that have expired under each retention rule. Count the deleted memories by rule; return
+        their total number.
+        """
         count = 0
         parts = (
             (rule, ids[at : at + _AT_ONCE]) for rule, ids in by_rule.items() for at in range(0, len(ids), _AT_ONCE)

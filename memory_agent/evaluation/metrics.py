@@ -1,7 +1,7 @@
 """Computes retrieval metrics. Pure.
 
-A rank has one id, or several ids that are shown as one memory. An id that occurs again at a later rank is ignored
-there. At least one id must be relevant; `trial` omits questions without one.
+A rank has one id, or several ids that are shown as one memory. Repeated occurrences of an id at later ranks are
+ignored. At least one id must be relevant; `trial` omits questions without one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def ndcg_at_k(ranked: Sequence[Place], grades: Mapping[str, int], k: int) -> flo
     """Return the normalised discounted cumulative gain of the first `k` ranks (Burges et al. 2005).
 
     DCG = sum over ranks i = 1 … k of (2^grade_i - 1) / log2(i + 1), divided by the DCG of the ideal order. An id that
-    is not in `grades` has grade 0; the grades are 1 or more. A rank with several ids has their highest grade.
+    is not in `grades` has grade 0; the grades are 1 or more. A rank with several ids gets the highest of their grades.
     """
     seen: set[str] = set()
     gained = []

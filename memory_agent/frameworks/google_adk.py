@@ -39,7 +39,7 @@ class _Clients:
 
 
 class MemoryService(BaseMemoryService):
-    """An ADK memory service that uses the memories of the app's users.
+    """An ADK memory service backed by the memories of the app's users.
 
     An event with text becomes an episode. Its id is derived from the app, session and event, so adding a session again
     stores only new events. A search is a recall over the memories of the app, and is part of the invocation's run

@@ -16,7 +16,7 @@ from memory_agent.frameworks.tools import MemoryTools
 def run_with_memory(
     memory: MemoryClient, agent: MultiStepAgent, task: str, *, context_tokens: int = USUAL_TOKENS, **options: Any
 ) -> Any:
-    """Run an agent like `agent.run`, record the run in the memory, and credit its recalls with the outcome.
+    """Run an agent as `agent.run` does, record the run in the memory, and credit its recalls with the outcome.
 
     The block of memories precedes the task. The run fails if an exception is raised, or if there is no answer after the
     last step. Raises `InvalidInputError` for `stream`: use `with AgentRun(memory, task) as run` instead.

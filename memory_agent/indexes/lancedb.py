@@ -1,8 +1,8 @@
 """An index in a LanceDB dataset in the user's folder. Searches are exact.
 
-Each write adds a version of the dataset with its own files, which are merged after many writes. The position is a file
-beside the dataset, replaced after each write. After a crash between these two steps, the write is repeated. Vectors are
-float16.
+Each write adds a version of the dataset with its own files, which are merged after many writes. The position is stored
+in a file beside the dataset, which is replaced after each write. After a crash between these two steps, the write is
+repeated. Vectors are float16.
 
 d = dimensions.
 """

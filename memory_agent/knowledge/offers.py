@@ -2,7 +2,7 @@
 
 An offer is a pattern that its user confirmed word for word. It is not a record, so no search finds it. When
 `offers_together` users offer the same words for the same readers, upkeep creates one item. The item has the most
-frequent exact wording and no names. Offers match if they differ only in spaces, in the case of a line's first letter,
+frequent exact wording and no names. Offers match if they differ only in spacing, in the case of a line's first letter,
 and in the punctuation at a line's end (decision 0025). An item is removed when too few offers are left, or when no
 offer has exactly the item's words.
 
@@ -65,7 +65,7 @@ class _Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(NamedTuple):
-    """A new item whose words enough users offer, and the offer of each of these users."""
+    """A new item whose words are offered by enough users, and the offer of each of these users."""
 
     record: MemoryRecord
     offerers: dict[str, str]
@@ -140,7 +140,7 @@ def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], leas
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
-    """Delete these users' removed offers, and remove them from the items' offerers.
+    """Delete these users' removed offers, and drop the corresponding offerers of items.
 
     `is_gone` takes an id or an author.
     """

@@ -48,7 +48,7 @@ class Consolidation:
     def consolidate(self, now: datetime) -> bool:
         """Process the runs that ended since the last call; return whether there were such runs. Durable on return.
 
-        If the disk is full, inference and patterns are left to a later call.
+        If the disk is full, inference and patterns are left for a later call.
         """
         if not self._is_on:
             return False
@@ -70,7 +70,7 @@ class Consolidation:
 MOST_RUNS = 50  # read by one call
 MOST_CHARS = 300_000  # a call that has read this many reads no further run or recall; a character takes about 1 us
 _OUTPUT_CHARS = 20_000  # the end of a run's output after a recall
-_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # per memory; per answer, starting with its first memories
+_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # limits per memory and per answer, counted from its first memory
 
 
 class _Reading(NamedTuple):

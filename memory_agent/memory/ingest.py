@@ -33,7 +33,8 @@ _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 
 Admission = AbstractContextManager[Callable[[], None] | None]
-"""A context held for the whole transaction. If it yields a function, the function is called before a new id is stored.
+"""A context manager held for the whole transaction. If it yields a function, the function is called before a new id is
+stored.
 """
 
 
@@ -61,7 +62,7 @@ class Arrival:
 
 
 def arrivals_of(readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None) -> list[Arrival]:
-    """Return the arrivals of a batch, with their journal numbers. Raises `InvalidInputError` for unsuitable `seqs`."""
+    """Return the arrivals of a batch, with their journal numbers. Raises `InvalidInputError` for invalid `seqs`."""
     if seqs is not None and len(seqs) != len(readers):
         raise InvalidInputError("seqs", f"has {len(seqs)} numbers for {len(readers)} events")
     if seqs is not None and not all(isinstance(seq, int) for seq in seqs):

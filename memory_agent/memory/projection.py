@@ -27,7 +27,7 @@ _REPULSION = 4.0  # relative to the attraction of an average point
 _NEAREST = 1e-3  # bounds the repulsion of points that coincide
 _LONGEST = 4.0  # limit of a step, and of the repulsion from one point
 _MOMENTUM = 0.5
-_EQUAL = 1e-6  # variance of equal vectors, from rounding
+_EQUAL = 1e-6  # rounding noise in the variance of equal vectors
 _BASIS = 8  # directions
 _POWERS = 8  # iterations
 _BLOCK = 256  # rows of cosines computed at a time
@@ -73,7 +73,7 @@ def explained(vectors: Floats, positions: Floats) -> float:
 
 
 def _neighbours(vectors: Floats, k: int) -> tuple[Integers, Floats]:
-    """Return the nearest points (n, k) of each point, nearest first, and their cosines (n, k)."""
+    """Return the points nearest to each point (n, k), nearest first, and their cosine similarities (n, k)."""
     count = len(vectors)
     nearest, cosines = np.empty((count, k), dtype=np.int64), np.empty((count, k), dtype=np.float32)
     for start in range(0, count, _BLOCK):
@@ -90,8 +90,8 @@ def _neighbours(vectors: Floats, k: int) -> tuple[Integers, Floats]:
 
 
 def _edges(nearest: Integers, cosines: Floats) -> _Edges:
-    """Connect each point to its neighbours. The weight falls exponentially with the distance minus that of the nearest
-    neighbour.
+    """Connect each point to its neighbours. The weight decays exponentially with the distance in excess of that to the
+    nearest neighbour.
     """
     count, k = nearest.shape
     distances = np.sqrt(np.maximum(2.0 - 2.0 * cosines, 0.0))
@@ -108,8 +108,8 @@ def _edges(nearest: Integers, cosines: Floats) -> _Edges:
 def _components(vectors: Floats) -> Floats:
     """Return the two principal components (n, 2), with a standard deviation of 1 and a fixed sign.
 
-    The result is approximate: power iteration on `_BASIS` random directions (Halko et al. 2011) takes 1 % of the time
-    that a covariance matrix takes.
+    The result is approximate: power iteration on `_BASIS` random directions (Halko et al. 2011) takes 1 % as long as
+    computing a covariance matrix.
     """
     mean, ndim = vectors.mean(axis=0), vectors.shape[1]
     basis = np.random.default_rng(0).standard_normal((ndim, min(ndim, _BASIS)), dtype=np.float32)
@@ -141,8 +141,7 @@ def _settled(positions: Floats, edges: _Edges, steps: int, length: float) -> Flo
 
 
 def _attraction(positions: Floats, edges: _Edges) -> Floats:
-    """Return the attraction (n, 2) along the edges. Coordinates are computed separately: contiguous arrays are faster.
-    """
+    """Return the attraction (n, 2) along the edges. Coordinates are computed separately: contiguous arrays are faster."""
     ways = [column[edges.targets] - column[edges.sources] for column in np.ascontiguousarray(positions.T)]
     pull = edges.weights / (1.0 + ways[0] ** 2 + ways[1] ** 2)
     return np.stack([np.add.reduceat(pull * way, edges.starts) for way in ways], axis=1)

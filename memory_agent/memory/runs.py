@@ -143,11 +143,11 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """End a run. Unless `quality` (0..1) is passed, it follows from the outcome. Durable on return.
+        """End a run. Unless `quality` (0..1) is passed, it is derived from the outcome. Durable on return.
 
         A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
-        arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
-        was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
+        arguments returns the run; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run
+        that was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7", summary="Made the token rotation atomic", quality=0.9)

@@ -65,7 +65,7 @@ def read_markdown(path: Path, text: str, written: datetime) -> Iterator[Note]:
 def sections(text: str) -> Iterator[Section]:
     """Yield the sections with text, in document order.
 
-    Lines in code are not headings. Front matter, comments and recalled memories are skipped.
+    Lines in code blocks are not headings. Front matter, comments and recalled memories are skipped.
 
     >>> [(section.headings, section.text) for section in sections("# A\\nOne.\\n## B\\nTwo.\\n")]
     [(('A',), 'One.'), (('A', 'B'), 'Two.')]

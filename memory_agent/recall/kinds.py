@@ -6,7 +6,7 @@
     request    what the user asked
 
 A query asks for a kind if it is a question or begins with a word such as "show", and contains words for that kind.
-Other texts with these words, such as "AttributeError when ...", ask for nothing: a false positive is worse than a miss.
+Other texts with these words, such as "AttributeError when ...", ask for no kind: a false positive is worse than a miss.
 Supports English, German, French, Spanish, Italian, Russian, Chinese and Japanese.
 
 A memory's kind follows from its type, source or quality, never from its text, so texts in any language are found.

@@ -12,16 +12,16 @@ Each memory belongs to a class, and the classes share the places of an answer:
     none   global  below                        either  none
 
 The cut-off is `recall.min_relevance`, or the caller's value. Earlier stages have applied the cut-off, so a local memory
-below it is a memory that runs used repeatedly for similar requests. Shared items of unknown relevance take only places
-that would otherwise be empty: without evidence that it helps, another user's text displaces nothing.
+below it is one that runs used repeatedly for similar requests. Shared items of unknown relevance take only places that
+would otherwise be empty: without evidence that it helps, another user's text displaces nothing.
 
 One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. Reserved places displace the last
 memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills all
 other places, the best proven item gets a reserved place in half of the recalls, which are drawn with the recall's key.
 Otherwise, an item would disappear from these answers once it was proven (decision 0024).
 
-Items of class 4 whose scores are within a tenth of the best score have equal chances of the class's places. They are
-drawn with the same key and listed by score. Each item has its own random number, so an additional item lowers the
+Items of class 4 whose scores are within a tenth of the best score are equally likely to get the class's places. They
+are drawn with the same key and listed by score. Each item has its own random number, so an additional item lowers the
 chances of all others equally. Items with a released mean below the prior are drawn in the same way, after the other
 items of class 4.
 
@@ -86,7 +86,7 @@ def with_shared(
 
 def places_without_items(top_k: int) -> int:
     """Return the number of places that are not reserved for shared items. Memories in the other places get their
-    highlights only once it is certain that they are shown.
+    highlights only once it is certain that they will be shown.
     """
     return top_k - top_k // RESERVED_OF
 
@@ -101,9 +101,9 @@ def merged(
     """Return at most `top_k` memories from both tiers, by class. Without items, return the local memories unchanged.
 
     A shared item with the same words as local memories is folded into them: they get the item's `shared` and remain
-    local. Of shared items with the same words, the better proven item is retained or, in a tie, the earlier item. Kind
-    and title are ignored. Similar texts are not folded, because they may differ in an essential word, such as "not". An
-    item with the id of a local memory is excluded.
+    local. If several shared items have the same words, the better proven one is retained or, in a tie, the earlier one.
+    Kind and title are ignored. Similar texts are not folded, because they may differ in an essential word, such as
+    "not". An item with the same id as a local memory is excluded.
 
     `shared` contains the items that passed the filter, best first. It has more than `top_k` items, because new items
     are drawn from it. `key` is the id of the recall.
@@ -195,7 +195,7 @@ def _rank(item: RetrievedMemory) -> tuple[float, str]:
 
 
 def _drawn(ranked: Sequence[RetrievedMemory], places: int, key: str) -> list[RetrievedMemory]:
-    """Return at most `places` items: first, by score, items drawn from those near the best item, then others."""
+    """Return at most `places` items: first those drawn from the items near the best one, by score, then others."""
     if len(ranked) <= places:
         return list(ranked)
     best = ranked[0].sona_score

@@ -41,22 +41,22 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 class RecallOptions(TypedDict, total=False):
     """Further options of a recall.
 
-    `profile`: the planner's situation, which sets the default number and kinds of memories. `dates`: how to use a time
-    in the query. `reference_time`: the time to which "last week" is relative (default: now); its time zone decides when
-    days begin. `context_tokens`: also render a prompt block of at most this many tokens of the embedding model.
-    `with_embedding`: include each record's vector. `min_relevance`: the minimum relevance of a returned memory, 0 to 1;
-    0 disables the threshold. `runs`: also return at most this many ended runs whose request resembles the query; the
-    block begins with these runs. The default is 2 if a block is rendered for the profile `before_planning` or
-    `trajectory`, else 0. `tiers`: `local`, the default, is the user's own memory; `global` contains the items that
-    users share.
+    `profile`: the planner's situation, which sets the default number and kinds of memories. `dates`: how to treat a
+    time named in the query. `reference_time`: the time relative to which "last week" is resolved (default: now); its
+    time zone decides when days begin. `context_tokens`: also render a prompt block of at most this many tokens of the
+    embedding model. `with_embedding`: include each record's vector. `min_relevance`: the minimum relevance of a
+    returned memory, 0 to 1; 0 disables the threshold. `runs`: also return at most this many ended runs whose request
+    resembles the query; the block begins with these runs. The default is 2 if a block is rendered for the profile
+    `before_planning` or `trajectory`, else 0. `tiers`: `local`, the default, is the user's own memory; `global`
+    contains the items that users share.
 
     An answer excludes the caller's own words: the memory of the event that causes the recall (`by_event`), the memories
     of the calling run (`by_run`), and those of the calling session (`by_session`) from the last `recall.echo_minutes`
     minutes. The outcome of the calling run is credited to the memories it used.
 
-    `vector`: the caller's own vector of the query, with the dimension of the memories' vectors and any nonzero length.
-    The query may then be empty. `vector_model` is required with `vector`: the `model` in `stats`, or the stamp of
-    another embedder with the same weights and prefixes.
+    `vector`: the caller's own vector for the query, of the same dimension as the memories' vectors and of any nonzero
+    length. The query may then be empty. `vector_model` is required with `vector`: the `model` in `stats`, or the stamp
+    of another embedder with the same weights and prefixes.
 
     `unlogged`: leave no trace of the recall. Its memories do not count as recalled, nothing is learned from it, and no
     feedback can refer to it.

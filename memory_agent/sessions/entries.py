@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
 
 class Left(Enum):
-    """The reasons why a part of a session is skipped."""
+    """The reasons for skipping a part of a session."""
 
     INJECTED = "injected context"
     HARNESS = "written by the client"
@@ -86,7 +86,7 @@ def request(entry: Entry, *, begins_run: bool) -> Iterator[Entry]:
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return the UTC time that ISO text or seconds since 1970 denote, or None for anything else."""
+    """Return the UTC time denoted by ISO text or by seconds since 1970, or None for anything else."""
     try:
         if isinstance(value, str) and value:
             moment = datetime.fromisoformat(value)

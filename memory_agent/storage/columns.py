@@ -105,7 +105,7 @@ class Columns:
         return columns
 
     def arrays(self) -> Arrays:
-        """Return the content as arrays. The arrays of each index have its name as a prefix."""
+        """Return the content as arrays. The names of an index's arrays begin with the name of the index."""
         names = np.frombuffer(msgspec.msgpack.encode(list(self._names)), dtype=np.uint8)
         equal = self._equal.with_all(self._columns["fingerprints"].view())
         own = {name: column.view() for name, column in self._columns.items()}
@@ -275,7 +275,7 @@ class Columns:
         return sessions | set(self._columns["sessions"].view()[slots].tolist())
 
     def _set_vectors(self, vectored: list[tuple[int, Change]]) -> list[tuple[int, Change]]:
-        """Set the vectors of slots; return those whose vector cannot be set in place."""
+        """Set the vectors of slots; return the slots whose vectors cannot be set in place."""
         if not vectored:
             return []
         slots: Slots = np.array([slot for slot, _ in vectored])
@@ -421,7 +421,7 @@ def untitled_fingerprints(text: str) -> list[int]:
 
 
 def _provenance_number(stated: str | None) -> int:
-    """Return the position in `STATED_PROVENANCES`. Of an unknown pair (from an import), only the first part is used."""
+    """Return the position in `STATED_PROVENANCES`. Only the first part of an unknown pair (from an import) is used."""
     if stated is None:
         return _NO_PROVENANCE
     names: tuple[str, ...] = STATED_PROVENANCES

@@ -33,7 +33,7 @@ ENGINE_BLOB = "index.engine"  # the blob that names the engine of a user's index
 _LEFT_BLOB = "index.left"  # set while a database may contain an unused table for the user
 
 _OPENINGS_BLOB = "index.openings"
-_MOST_OPENINGS = 32  # how many former openings are kept; an index with an older opening is filled again
+_MOST_OPENINGS = 32  # number of former openings kept; an index with an older opening is refilled
 
 _STEP = 500  # memories written at once: 1 MB
 _OPENING_S = 1.0  # how long opening a store waits for the index
@@ -43,8 +43,8 @@ Report = Callable[[int, int], None]
 
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
-    """The openings of a store with an index. Copies of a store have the same changes only up to the point where they
-    were made. Therefore, `former` lists each earlier opening with the number of its last change.
+    """The openings of a store with an index. Copies of a store share changes only up to the point at which they were
+    made. Therefore, `former` lists each earlier opening with the number of its last change.
     """
 
     present: str = ""
@@ -90,7 +90,7 @@ class IndexFollower:
         return self.index.is_approximate
 
     def start(self) -> None:
-        """Bring the index up to date in a thread, and wait a moment for it."""
+        """Bring the index up to date in a thread, and wait briefly for it to finish."""
         self._try_again()
         self._tried.wait(_OPENING_S)
 
@@ -111,7 +111,7 @@ class IndexFollower:
         self.index.compact()
 
     def refill(self) -> None:
-        """Fill the index again from the records. Raises the engine's errors."""
+        """Refill the index from the records. Raises the engine's errors."""
         self.is_behind = True
         with self._writing:
             self._begin_opening()
@@ -150,7 +150,7 @@ class IndexFollower:
         return [none if one is None else one[1] for one in found]
 
     def purge(self) -> None:
-        """Remove the bytes of deleted entries. Raises the engine's errors, also if the index is behind."""
+        """Remove the bytes of deleted entries. Raises the engine's errors, even while the index is behind."""
         self._bring_up()
         self.index.compact()
 
@@ -269,7 +269,7 @@ class IndexFollower:
 
 
 def position_of(snapshot: Snapshot) -> indexes.Position:
-    """Return the position of an index that includes all changes to a store."""
+    """Return the position that an index has once it includes all changes to a store."""
     state, stored = snapshot.state, snapshot.blob(_OPENINGS_BLOB)
     return indexes.Position(
         lineage=state.lineage,

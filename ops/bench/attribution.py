@@ -1,4 +1,4 @@
-"""Measures how well a run's own words reveal the memories that it used, as precision and as the share of them named.
+"""Measures how well a run's own words reveal the memories that it used: the precision, and the share of them named.
 
 For LoCoMo, the answer to a question is taken as a run's output. The shown memories are the first ten of the shipped
 recall, and the used memories are the evidence turns. Real outputs are longer, so the answer is also tested between two
@@ -196,7 +196,7 @@ def keeping_request(output: str, case: Case, store: CountedTexts) -> list[float]
 
 
 def cosine(_output: str, case: Case, _store: CountedTexts) -> list[float]:
-    """Score by the cosine of the answer's and the memory's vectors."""
+    """Score by the cosine similarity of the answer's and the memory's vectors."""
     return [float(score) for score in case.vectors @ case.answer_vector]
 
 

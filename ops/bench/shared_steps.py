@@ -3,8 +3,8 @@
 Two runs share the steps in their longest common subsequence (`learning/patterns`); the number of these steps is divided
 by the runs' mean number of steps. Within each group, pairs of successful runs are compared with pairs of a successful
 and a failed run. A group is a pattern of an airline agent's requests, or all issues in one repository (few issues have
-runs with both outcomes). Chance is the same difference with the outcomes in each group shuffled; the interval is a
-bootstrap over each group's runs.
+runs with both outcomes). Chance is the same difference after shuffling the outcomes within each group; the interval is
+from a bootstrap over each group's runs.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from relay import StoredKey
 PAGE = Path(__file__).with_name("sybils.md")
 
 GOOD, BAD = 0.85, 0.4
-"""The success rates of runs that use a good item and a bad item. The prior is .6."""
+"""The success rate of a run with a good item, and with a bad item. The prior is .6."""
 MOST = 128
 """Largest number of keys that an attacker tries."""
 _RULES = Rules()
@@ -96,7 +96,9 @@ class Deployment:
         self._day = 0
 
     def attack(self, aim: Aim, keys: int, *, of_one: bool) -> None:
-        """Create keys for one person, or each for a different person, and let their users report `aim` immediately."""
+        """Create keys, all for one person or each for a different person, and have their users report `aim`
+        immediately.
+        """
         for number in range(keys):
             user = f"evil-{number}"
             self._keys.append(_key(user, "mallory" if of_one else f"mallory-{number}", self._day, self._policy))
@@ -104,7 +106,7 @@ class Deployment:
         self._groups = groups_of(self._keys, self._policy.settings)
 
     def live(self, days: int) -> Iterator[Shown]:
-        """Yield the released figures of each of the next days."""
+        """Yield the figures released on each of the next days."""
         for _ in range(days):
             for person in np.flatnonzero(self._random.random(self._team.people) < self._team.uses).tolist():
                 user = f"{person}-{int(self._random.integers(self._team.keys))}"
@@ -212,8 +214,8 @@ try up to {most} keys.
 _TAIL = """\
 ## What remains
 
-- If the operator names no person for a key, its user counts as a person. In this case, only the minimum age of keys
-  protects the figures.
+- If the operator assigns no person to a key, the key's user counts as a separate person. In this case, only the minimum
+  age of keys protects the figures.
 - Several people who agree have one vote each. If the operator mistakes one person for several, each of these supposed
   persons counts as a voter. The minimum age of keys only delays such votes, and gives the operator time to notice new
   keys in `keys list`.

@@ -161,7 +161,7 @@ def worlds_of(files: Mapping[str, Sequence[RecordedRun]], count: int, settings: 
 def world_of(
     source: str, number: int, runs: Sequence[RecordedRun], settings: Settings, embedder: Embedder
 ) -> Iterator[World]:
-    """Yield a world of some of the runs: half of each airline task's trials, or 40 issues."""
+    """Yield a world built from some of the runs: half of each airline task's trials, or 40 issues."""
     random = np.random.default_rng((number, 11))
     past, asking = _airline_parts(runs, random) if source == "airline" else _issue_parts(runs, random)
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
@@ -278,7 +278,7 @@ def live(world: World, user: int, uses: Uses, runs: int) -> Life:
 
 
 def _compared(answer: Answer, learner: Learner, settings: Settings) -> Candidates:
-    """Return the baseline with the learned ranks and boosts, as a recall in a trial does."""
+    """Return the baseline with the learned ranks and boosts, as in a trial's recall."""
     vector = answer.search.vector
     adaptation = None if vector is None else learner.adapt(vector.raw)
     if adaptation is None:

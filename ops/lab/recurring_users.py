@@ -95,7 +95,7 @@ def jobs(histories: Sequence[History], signals: Sequence[Signal], seeds: Iterabl
 
 
 def run_job(setup: Setup, job: UserJob) -> Lived:
-    """Simulate one user's runs, then ask about the matters, and ask new questions."""
+    """Simulate one user's runs, then ask about the user's matters and ask new questions."""
     random = np.random.default_rng((job.seed, job.number, 5))
     questions = [job.history.answerable[place] for place in random.permutation(len(job.history.answerable))]
     matters, others = questions[:_MATTERS], questions[_MATTERS:]

@@ -19,7 +19,7 @@ from ops.lab.course import Course, FeedbackCounts, Figures, Setup, course
 from ops.lab.histories import SPLITS, Split, SplitName, make_split
 
 STAGES = (0, 10, 25, 50, 100)
-"""The percentages of the training after which arms with a curve are asked."""
+"""The percentages of the training after which arms with a curve are asked the questions."""
 
 
 @dataclass(frozen=True)

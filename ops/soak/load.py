@@ -34,8 +34,8 @@ MOST = {"m": 40, "i": 3, "runs": 20}
 _REMOVED_AT_ONCE = 12
 _THREADS = 3
 _CALM = 5
-"""The first users use hooks, and their events are followed. None of their data is erased, so each of their events must
-arrive.
+"""The number of users who use hooks and whose events are followed. None of their data is erased, so each of their
+events must arrive.
 """
 _FLUSH_S = 20.0
 _DRAIN_S = 120.0

@@ -184,7 +184,7 @@ class Publisher:
             if kind is None:
                 raise
 
-    # The following methods run in the callers' threads, where a `KeyboardInterrupt` may end them at any step.
+    # The following methods run in the callers' threads, where a `KeyboardInterrupt` may interrupt them at any step.
     # Therefore, an event is added by a single `append`, and only the background thread uses the disk.
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:

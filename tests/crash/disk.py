@@ -19,7 +19,7 @@ class CannotMountError(Exception):
 
 @contextmanager
 def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """Yield a file system of this size, in memory. Raises `CannotMountError`."""
+    """Yield an in-memory file system of this size. Raises `CannotMountError`."""
     folder.mkdir()
     with _mounted(["-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs"], folder):
         yield folder
@@ -43,7 +43,7 @@ def cut_power(image: Path, copy: Path) -> None:
 
 
 def fill(folder: Path, keep_bytes: int = 0) -> Path:
-    """Fill the disk until `keep_bytes` are free; return the file to remove."""
+    """Fill the disk until only `keep_bytes` are free; return the file to remove afterwards."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         size = 1 << 16

@@ -1,4 +1,4 @@
-"""Test power cuts and full disks: what was acknowledged is on the disk."""
+"""Test power cuts and full disks: all acknowledged data is on the disk."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Backend:
 
 
 def encoded(fields: Mapping[int, Any]) -> bytes:
-    """Return a message. A value is a number, a text, a message, or a list of messages."""
+    """Return a message. A value is a number, a string, a message, or a list of messages."""
     return b"".join(_field(number, one) for number, some in fields.items() for one in _each(some))
 
 

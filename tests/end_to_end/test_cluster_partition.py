@@ -1,4 +1,4 @@
-"""Test a machine whose network is cut: it runs in its own network namespace."""
+"""Test a machine that is cut off from the network: it runs in its own network namespace."""
 
 from __future__ import annotations
 

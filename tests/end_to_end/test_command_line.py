@@ -1,4 +1,4 @@
-"""Test the command line in processes, against a real daemon."""
+"""Test the command line in separate processes, against a real daemon."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ QUERIES = (
 
 
 def _params(data: bytes) -> None:
-    """Check that the parameters of a verb are accepted, or refused with the field's name."""
+    """Check that a verb's parameters are accepted, or refused with the name of the field."""
     for kind in {verb.params for verb in VERBS}:
         try:
             params = decode(data, kind)
@@ -178,7 +178,7 @@ def _request(data: bytes) -> None:
 
 
 def _host_request(data: bytes) -> None:
-    """Check that a host answers or refuses any bytes."""
+    """Check that a host answers or refuses arbitrary bytes."""
     refused(decode_host_request, [data, data])
 
 

@@ -49,7 +49,7 @@ class HttpCaller:
         return Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
 
     def post(self, verb: str, fields: object = None, **headers: str) -> Answer:
-        """Send the request of a verb."""
+        """Send the request for a verb."""
         return self.send("POST", f"/v1/{verb}", b"" if fields is None else msgspec.json.encode(fields), **headers)
 
     def close(self) -> None:

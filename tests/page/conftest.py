@@ -1,4 +1,4 @@
-"""One browser, and one daemon whose memory contains hostile texts; all tests of the page in a process share them."""
+"""One browser and one daemon whose memory contains hostile texts, shared by all tests of the page in a process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def shared_tab(browser: Browser, filled_daemon: Filled) -> Iterator[Tab]:
 
 @pytest.fixture
 def tab(shared_tab: Tab) -> Iterator[Tab]:
-    """A tab that tests share, because opening a tab costs a second. Checked after the test."""
+    """A tab shared by the tests, because opening a tab costs a second. Checked after the test."""
     shared_tab.page.set_viewport_size(DESKTOP)
     shared_tab.forget_problems()
     shared_tab.switch_user(USER)
@@ -66,7 +66,7 @@ OpenTab = Callable[..., Tab]
 
 @pytest.fixture
 def open_tab(browser: Browser) -> Iterator[OpenTab]:
-    """Open a tab in a browser profile of its own: `open_tab(data_dir, user, token=None, **options)`."""
+    """Open a tab in its own browser profile: `open_tab(data_dir, user, token=None, **options)`."""
     opened: list[Tab] = []
 
     def open_one(data_dir: Path, user: str, token: str | None = None, **options: Any) -> Tab:

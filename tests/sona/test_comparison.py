@@ -1,4 +1,4 @@
-"""Test comparisons: a better ranking wins bets, but use by position alone does not."""
+"""Test comparisons: a better ranking wins bets, but uses chosen by position alone do not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_no_use_by_position_alone_gains_by_the_bet(answer: tuple[list[int], list
     ranks, boosts = answer
     factors = np.array([result_of(ranks, boosts, [place]).learned for place in range(len(ranks))])
     means = np.cumsum(factors) / np.arange(1, len(ranks) + 1)
-    assert np.all(means <= 1 + 1e-9)  # uses uniform over the first m; all other uses by position are mixtures
+    assert np.all(means <= 1 + 1e-9)  # uniform use of the first m; every other use by position is a mixture of these
     assert np.all(factors > 0.04)
 
 

@@ -34,7 +34,7 @@ _REFUSALS = {
 }
 _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
     "blocks": (
-        "Follow the blocks that memory publishes unprompted.",
+        "Follow the blocks that the memory publishes unprompted.",
         {"block": Block, "gap": Gap, "problem": Problem},
         {
             "user_id": "The user; default: the key's user. `system` follows the owner of the run or session.",

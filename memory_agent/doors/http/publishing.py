@@ -67,7 +67,7 @@ class Intake(NamedTuple):
 async def publish_events(request: EventsRequest, principal: Principal, token: str, intake: Intake) -> Published:
     """Publish events and wait for their acknowledgements.
 
-    Raises `UnavailableError` if some are missing at the deadline; the request can be repeated. Raises
+    Raises `UnavailableError` if any are missing at the deadline; the request can be repeated. Raises
     `ScopeMissingError`, `JournalPausedError` or `ConsumerBehindError` if the relay refuses all events.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER

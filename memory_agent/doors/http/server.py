@@ -117,7 +117,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio sets TCP_NODELAY only if the socket's protocol is named; it saves 40 ms per response (measured).
+        # TCP_NODELAY saves 40 ms per response (measured); asyncio sets it only if the socket's protocol is named.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) > _MOST_CONNECTIONS:
             transport.abort()

@@ -87,12 +87,12 @@ def local_objects(folder: Path) -> Objects:
 
 
 def files(folder: Path) -> list[Path]:
-    """Return the files below a folder, sorted."""
+    """Return the files under a folder, sorted."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 class Owner:
-    """A machine that owns the user's environment with an epoch, and archives it."""
+    """A machine that owns the user's environment under an epoch, and archives the environment."""
 
     def __init__(
         self,

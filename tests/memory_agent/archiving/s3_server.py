@@ -1,4 +1,6 @@
-"""A local S3 server (`moto`), reached by `s3fs` over HTTP, whose answers can be refused, lost, held up or outdated."""
+"""A local S3 server (`moto`), reached by `s3fs` over HTTP, that can refuse requests and lose, delay or repeat
+answers.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ class S3Server:
 
     @contextmanager
     def outdated(self) -> Iterator[None]:
-        """Repeat the last answer to each listing, as a store with eventual consistency may do."""
+        """Repeat the last answer to each listing, as an eventually consistent store may do."""
         self._is_outdated = True
         try:
             yield

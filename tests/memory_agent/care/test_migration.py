@@ -32,7 +32,7 @@ SQLITE = "index.sqlite"
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """A data folder with the memories of alice."""
+    """A data folder that contains alice's memories."""
     rng = np.random.default_rng(1)
     with closing(opened(tmp_path)) as archive, archive.batch() as batch:
         batch.set_stamp("model")
@@ -108,7 +108,7 @@ print(list(migrate_folder(Path({str(data_dir)!r}), Settings(), "sqlite-vec", rep
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run(kills=True).returncode == -signal.SIGKILL
-    with closing(opened(data_dir)) as archive:  # a half-filled index in use would keep memories erased meanwhile
+    with closing(opened(data_dir)) as archive:  # an index used half-filled would retain memories erased meanwhile
         assert archive.follower is None
         assert not (user_folder(data_dir, "alice") / SQLITE).exists()
     killed, whole = run(kills=True), run(kills=False)

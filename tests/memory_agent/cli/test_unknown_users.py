@@ -1,4 +1,4 @@
-"""Test users without a store, with no daemon: nothing is found or created, and their events can be erased."""
+"""Test users without a store while no daemon runs: nothing is found or created, and their events can be erased."""
 
 from __future__ import annotations
 

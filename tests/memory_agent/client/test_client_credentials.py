@@ -1,4 +1,4 @@
-"""Test the credentials that clients send by default, and that refusals contain a key's name but never its secret."""
+"""Test which credentials clients send by default, and that refusals contain a key's name but never its secret."""
 
 from __future__ import annotations
 

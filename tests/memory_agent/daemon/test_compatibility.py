@@ -1,4 +1,4 @@
-"""Test the compatibility of machines, and that changed messages require a new protocol number.
+"""Test which machines are compatible, and that changed messages require a new protocol number.
 
 If a structure changed without a new number, incompatible machines could join.
 """
@@ -54,7 +54,7 @@ STORED = (
     pattern_store._StoredPatterns,
     shared_use.Outbox,
 )
-"""Values in records that a host reads and writes again. A version with fewer fields would drop the rest."""
+"""Values in records that a host reads and writes back. A version with fewer fields would drop the rest."""
 MODEL = "minilm|1"
 
 

@@ -1,4 +1,4 @@
-"""Test opening a former cluster's folder without the cluster: users on other nodes are fetched home first."""
+"""Test opening a former cluster's folder without the cluster: users on other nodes are first moved back."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_a_bug_is_reported_with_its_traceback_but_without_its_text(tmp_path: Pat
 
 
 def test_a_judge_that_hangs_does_not_delay_other_users(tmp_path: Path) -> None:
-    """Two of four threads wait for the judge for one user, so the recalls of other users are not judged."""
+    """Two of four threads wait for the judge on behalf of one user, so other users' recalls are not judged."""
     arrived = threading.Semaphore(0)
 
     def never(request: Request) -> None:
@@ -178,7 +178,9 @@ def test_a_judge_that_hangs_does_not_delay_other_users(tmp_path: Path) -> None:
 
 
 def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> None:
-    """At most half of the threads serve one user. Requests from other users overtake this user's waiting requests."""
+    """No user is served by more than half of the threads. Requests from other users overtake this user's waiting
+    requests.
+    """
     socket = ReplySocket(ipc_endpoint(tmp_path / "w.sock"))
     go_on = threading.Event()
     counts = {"running": 0, "most": 0}

@@ -1,4 +1,4 @@
-"""Test users on several nodes: moves, lost nodes, leases, the archive. Hosts, stores and the archive are real."""
+"""Test users on several nodes: moves, lost nodes, leases and the archive. Hosts, stores and the archive are real."""
 
 from __future__ import annotations
 
@@ -142,11 +142,11 @@ def test_nothing_is_acknowledged_that_the_archive_refuses(tmp_path: Path, embedd
             await remember(hosts, "alice", "staging needs the VPN")
             archive = tmp_path / "archive" / "users" / "alice"
             archive.rename(tmp_path / "away")
-            archive.touch()  # a file, in which no folder can be made
+            archive.touch()  # a file, so that no folder can be created in it
             with pytest.raises(ArchiveUnavailableError):
                 await remember(hosts, "alice", "staging is reset on Mondays")
             await hosts.sleep("alice")
-            assert hosts.is_away("alice")  # alice stays awake, because her changes are only on that node
+            assert hosts.is_away("alice")  # alice stays awake, because her changes exist only on that node
             archive.unlink()
             (tmp_path / "away").rename(archive)
             await hosts.sleep("alice")
@@ -226,7 +226,7 @@ def test_an_encrypted_user_survives_moves_and_losses_until_its_key_is_destroyed(
     secret, folders = b"staging needs the VPN", [tmp_path / name for name in ("home", "one", "two", "archive")]
 
     def plain() -> list[str]:
-        """Return the files that contain text of the users; the test's journal is not encrypted."""
+        """Return the files that contain the users' text; the test's journal is not encrypted."""
         found = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
         assert len(found) > len(folders)
         contents = {str(file): file.read_bytes() for file in found}

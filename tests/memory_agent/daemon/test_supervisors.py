@@ -53,11 +53,11 @@ class Supervised:
         self.listens: Endpoints = self.run(self.supervisor.start(self.progress.append))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
+        """Run a coroutine to completion."""
         return self._runner.run(work)
 
     def hosts(self, settings: DaemonSettings | None = None) -> Hosts:
-        """Return new `Hosts` of the supervisor."""
+        """Return new `Hosts` for the supervisor."""
         settings = settings or DaemonSettings()
         return Hosts(self.supervisor, settings, capacity_of(settings, cores=2, memory_bytes=8 << 30))
 
@@ -352,7 +352,7 @@ def _own_bytes(process: psutil.Process) -> int:
 
 @with_ray
 def test_a_run_begins_once_even_if_its_host_is_killed(supervised: Supervised) -> None:
-    """The second caller notices nothing, because a request with an event id may be repeated."""
+    """The second caller is not affected, because a request with an event id may be repeated."""
     too_short_to_embed = "Fix"
     params = encode(RunBeginParams(objective=too_short_to_embed, event_id="begin-1"))
 

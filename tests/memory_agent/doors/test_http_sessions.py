@@ -1,4 +1,4 @@
-"""Test how browsers sign in: tickets, the two secrets of a session, refusals of other sites, and restarts."""
+"""Test how browsers sign in: tickets, the two secrets of a session, refusal of other sites' requests, and restarts."""
 
 from __future__ import annotations
 

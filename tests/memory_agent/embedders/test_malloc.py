@@ -1,4 +1,4 @@
-"""Test that freed buffers are returned to the system, even below objects that are kept."""
+"""Test that freed buffers are returned to the system, even if retained objects lie above them."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_long_request_is_cut_and_one_without_text_has_no_run(memory: MemoryCli
     assert outcomes(memory) == [("ended", "completed", False)]
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12: a fork of a process with threads
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12: forking a multithreaded process
 def test_a_forked_child_shares_no_connection_with_its_parent(memory: MemoryClient) -> None:
     memory.remember("Staging needs the VPN")
     child = os.fork()

@@ -17,7 +17,7 @@ TASK = "Deploy the shop to staging"
 
 
 class Scripted(Model):
-    """A model that calls these tools in order, and keeps the messages that it received."""
+    """A model that calls these tools in order, and records the messages that it receives."""
 
     def __init__(self, *calls: Any) -> None:
         super().__init__()

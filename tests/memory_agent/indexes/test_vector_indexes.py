@@ -97,7 +97,7 @@ def test_an_index_answers_as_a_dictionary_would(
     steps: list[tuple[Any, ...]], seed: int, chosen: IndexSettings, tmp_path: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)  # ask the index even for few vectors
+        patch.setattr(indexed_vectors, "_READ_AT_MOST", 0)  # query the index even if there are few vectors
         world = World(tmp_path, chosen)
         try:
             for name, *rest in steps:

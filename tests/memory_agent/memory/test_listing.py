@@ -1,4 +1,4 @@
-"""Pages of memories and sessions match a plain sort of all records, even while memories are added and removed."""
+"""Test that pages of memories and sessions match a plain sort of all records, even during additions and removals."""
 
 from __future__ import annotations
 

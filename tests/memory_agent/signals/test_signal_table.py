@@ -1,4 +1,4 @@
-"""A user's table adds, changes and removes rows; errors name the row and field."""
+"""Test that a user's table adds, changes and removes rows, and that errors name the row and field."""
 
 from __future__ import annotations
 

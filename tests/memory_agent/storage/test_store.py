@@ -186,7 +186,7 @@ def test_recalls_are_counted_without_a_commit_and_kept_with_the_next_one(store: 
         assert record is not None
         assert (record.times_recalled, record.last_recalled_at) == (3, later)
         assert again.record(other) is None
-        assert again.state.last_change == change + 1  # recalls are not changes for indexes to apply
+        assert again.state.last_change == change + 1  # recalls produce no changes for indexes to apply
 
 
 def test_recalls_survive_a_batch_that_fails(store: Store) -> None:
