@@ -95,7 +95,7 @@ class Broker:
         }
 
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Serve until `stop`, or until `wanted()` is false, then answer queued requests. Raises any fatal error."""
+        """Serve until `stop` or until `wanted()` returns False; then answer queued requests. Raises any fatal error."""
         for worker in self._workers:
             worker.start()
         try:

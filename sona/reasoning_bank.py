@@ -185,7 +185,7 @@ class ReasoningBank:
         return float(1.0 / (self._ridge / self._weights[place] - kernel @ column))
 
     def _column(self, place: int) -> tuple[Array, float]:
-        """Return (v with -1 at `place`, the pivot). Both are read from P, whose column at `place` is -pivot v."""
+        """Return v with -1 at `place`, and the pivot. Both are read from P, whose column at `place` is -pivot v."""
         pivot = float(self._inverse[place, place])
         column: Array = self._inverse[: self._count, place] / -pivot
         column[place] = -1.0

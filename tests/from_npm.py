@@ -1,4 +1,4 @@
-"""Programs from npm that tests run, if they are installed."""
+"""Skips tests that run programs from npm if these are not installed."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Objects:
         self._root = root
         self._timeout_s = timeout_s
         self._is_local = is_local
-        self._turn = SimpleQueue[None]()  # contains an item while no operation runs
+        self._turn = SimpleQueue[None]()  # non-empty while no operation is running
         self._turn.put(None)
 
     def epochs(self) -> list[int]:

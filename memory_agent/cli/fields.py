@@ -48,7 +48,7 @@ def documented(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldI
 def field_options(
     struct: type[msgspec.Struct], *only: str, but: Sequence[str] = (), prefix: str = "", **names: str
 ) -> Callable[[Verb], Verb]:
-    """Add an option for each documented field, or only for the fields in `only`, except for the fields in `but`.
+    """Add an option for each documented field, or for each field in `only`; skip the fields in `but`.
 
     The command receives each value under its field's name. The option has the same name, in the singular and without
     `_id`, unless `names` overrides it, as in `timestamp="--at"`. Both names begin with `prefix`.

@@ -60,7 +60,7 @@ class ModelKeeper:
         return self._problem
 
     def embedder(self, wait_s: float = _OPENING_S) -> ServedEmbedder:
-        """Return the embedder; look for a missing model again after a pause. Raises the last `ModelError`.
+        """Return the embedder; after a pause, search again for a model that was missing. Raises the last `ModelError`.
 
         A model on a remote server is opened in the background; `wait_s` limits the wait for it.
         """

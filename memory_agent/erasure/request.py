@@ -53,7 +53,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         session_id: str | None = None,
         filter: MemoryFilter | Mapping[str, Any] | None = None,
     ) -> Self:
-        """Build from the arguments of `Erasure.erase`. Raises `InvalidInputError`."""
+        """Build a selection from the arguments of `Erasure.erase`. Raises `InvalidInputError`."""
         if isinstance(record_ids, str):
             raise InvalidInputError("ids", "must be a list of ids")
         if isinstance(filter, Mapping):
@@ -64,7 +64,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Raise `InvalidInputError` for a selection that is empty or would accidentally match everything."""
         if self.expired or self.everything:
             if self not in (Selection(expired=True), Selection(everything=True)):
-                raise InvalidInputError("selection", "expired and everything cannot be combined with anything else")
+                raise InvalidInputError("selection", "neither expired nor everything can be combined with other fields")
             return
         for record_id in self.ids:
             check_text("ids", record_id)

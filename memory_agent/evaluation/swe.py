@@ -10,7 +10,7 @@ item reports 3 to 12 steps, which makes some items long. The text of an issue wi
 
 Questions, with the items that answer them. A thought that is used as a question is omitted from its run's items.
 
-    lookup    A thought that names what it looks for. Answered by the command of its step with the output. A run has
+    lookup    A thought that names what it looks for. Answered by the command and output of its step. A run has
               at most 8 lookups, spread over the run. The command must not occur in another step for the issue.
     issue     The title of an issue. Answered by its text and by the last thoughts of its runs.
     cause     The thought in which a run found the cause. Answered by such thoughts in other runs for the issue. The
@@ -38,10 +38,10 @@ from relay import described
 _USER = "runs"
 _BEGIN = datetime(2025, 6, 1, tzinfo=UTC)
 _STEP = timedelta(seconds=40)
-_SINGLE_STEPS = 4  # every fourth run reports step by step
+_SINGLE_STEPS = 4  # every fourth run reports single steps
 _LOOKUPS = 8
 _SHORTEST_OUTPUT, _SHORTEST_CAUSE, _SHORTEST_ENDING = 60, 80, 141  # characters
-_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # length and number of words of a thought that can be a lookup
+_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # lengths and minimum word count of a thought that can be a lookup
 
 _TAGS = re.compile(r"</?(?:returncode|output)>")
 _WORD = re.compile(r"[^\W\d_]{3,}")

@@ -75,7 +75,7 @@ async def in_thread(function: Callable[Arguments, Result], *args: Arguments.args
         return await asyncio.shield(call)
     except asyncio.CancelledError:
         await asyncio.wait({call})
-        call.exception()  # retrieve the error, so asyncio does not log it
+        call.exception()  # retrieve the error, so that asyncio does not log it
         raise
 
 
@@ -162,7 +162,7 @@ class AgentRun:
     def end_with(self, error: BaseException | None) -> None:
         """End the run with the outcome that corresponds to an exception; None means success.
 
-        Warns if the outcome cannot be stored: the agent's work is done, and its answer must not be lost.
+        If the outcome cannot be stored, only warns: the agent's work is done, and its answer must not be lost.
         """
         try:
             if error is None:

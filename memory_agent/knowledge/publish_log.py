@@ -32,7 +32,10 @@ _AT_ONCE = 2_000
 
 
 class _Added(msgspec.Struct, frozen=True, array_like=True, tag="came"):
-    """A version was published or, with a random `token`, rated. `mark` identifies the version. The tag is stored."""
+    """A version was published, or rated if the random `token` is set.
+
+    `mark` identifies the version. The tag is stored.
+    """
 
     row: int
     mark: str

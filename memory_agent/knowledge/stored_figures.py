@@ -60,7 +60,7 @@ class Voter(NamedTuple):
 
 
 class Recorded(msgspec.Struct, frozen=True, array_like=True):
-    """A user's contributions to the versions of an item, and the voter with whose part they are merged."""
+    """A user's contributions to the versions of an item, and the voter into whose part they are merged."""
 
     user: bytes
     item_id: str

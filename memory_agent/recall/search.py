@@ -47,7 +47,7 @@ from memory_agent.tracing import current_span
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
 """Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
 
-_FIRST_REACHING, _FURTHER = 1_000, 8  # memories above a floor to request from an index first, and growth factor
+_FIRST_REACHING, _FURTHER = 1_000, 8  # initial request to an index for memories above a floor, and its growth factor
 
 
 BeginShared = Callable[[Query, SentVector | None], PendingItems | None]
@@ -64,9 +64,9 @@ class OwnWords(NamedTuple):
 class Search(msgspec.Struct, frozen=True):
     """The results of searching one view.
 
-    `mask` (n,) marks the memories that pass the filter, the dates (if they filter) and the floor, except `own` words
-    and memories that match `Query.without`. It is None if all memories pass. A memory that does not pass has no cosine,
-    and its `bm25` (n,) is 0. `cosines` is None if no passing memory has a cosine.
+    `mask` (n,) marks the memories that pass the filter, the dates (if they are used as a filter) and the floor. It
+    excludes `own` words and memories that match `Query.without`. It is None if all memories pass. A memory that does
+    not pass has no cosine, and its `bm25` (n,) is 0. `cosines` is None if no passing memory has a cosine.
     """
 
     query: Query
@@ -84,7 +84,7 @@ class Search(msgspec.Struct, frozen=True):
     bm25: Scores
     cosines: Cosines | None
     asked: Asked | None  # None if the query asks for no particular kind
-    shared: PendingItems | None  # the search of shared items that began with this one
+    shared: PendingItems | None  # the search for shared items that was started with this one
 
     @property
     def is_hybrid(self) -> bool:
@@ -189,7 +189,7 @@ class Searcher:
 def begun(
     begin_shared: BeginShared | None, query: Query, vector: QueryVector | None, deadline: Deadline
 ) -> PendingItems | None:
-    """Start the search of shared items, if the query requests one. An embedder that was late is not asked again."""
+    """Start the search of shared items, if the query requests one. A late embedder is not called again."""
     if begin_shared is None or "global" not in query.tiers:
         return None
     left = msgspec.structs.replace(query, deadline_ms=deadline.remaining_s * 1000)

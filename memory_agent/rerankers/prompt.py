@@ -54,7 +54,7 @@ def prompt_of(query: str, candidates: Sequence[Snippet], most: int) -> Prompt:
 
 
 def schema_of(most: int) -> dict[str, Any]:
-    """Return the JSON schema of a reply about `most` memories.
+    """Return the JSON schema for a reply about up to `most` memories.
 
     It always permits all `most` names, because providers compile each new schema. It does not bound lists and strings,
     because some providers reject such bounds.

@@ -36,7 +36,7 @@ class Placed(NamedTuple):
 
 
 class Transcript(ABC):
-    """The file or folder of a session or an export. Of its `size_bytes`, `read_bytes` have been read."""
+    """The file or folder of a session or an export. `read_bytes` of its `size_bytes` have been read so far."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
         self.path = path

@@ -308,7 +308,7 @@ class Store:
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
-        """Yield the waiting notes, and remove them unless the block raises. Readers find the notes until they are
+        """Yield the waiting notes, and remove them unless the block raises. Readers still see the notes until they are
         removed.
         """
         with self._touching:

@@ -1,7 +1,7 @@
 """Measures the cost of an in-process recall relative to that of embedding its query, for stores of several sizes.
 
 Each question is both embedded and recalled, in alternating order, by the same model without its query cache. A recall
-evicts most of the model from the processor's caches, so embedding questions in a row takes less time; both times are
+evicts most of the model from the processor's caches, so embedding questions consecutively is faster; both times are
 shown. Processor time includes all threads of this process. Python function calls are counted in the calling thread,
 excluding C functions. SQLite statements are counted across all connections.
 

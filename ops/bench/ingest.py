@@ -1,9 +1,9 @@
 """Measures ingest end to end, from the first publish until the last event is recallable, and the embedder by itself.
 
 Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`). The events are one user's
-findings, 34 tokens long on average. Embedding dominates the time, so this process also embeds the same texts, through
-the same lanes. The two measurements alternate, so other load affects both. The processor times give an upper bound on
-the ratio: with all cores busy, it is the embedder's share of the total processor time.
+findings and average 34 tokens. Embedding dominates the time, so this process also embeds the same texts, through the
+same lanes. The two measurements alternate, so other load affects both. The processor times give an upper bound on the
+ratio: with all cores busy, it is the embedder's share of the total processor time.
 
 To run only this benchmark: `python -m ops.bench --only ingest [--json]`.
 """

@@ -163,7 +163,7 @@ class Move(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """The loss of a machine with these users, and the time when the daemon gave up on the machine's first host."""
+    """The killing of a machine with these users, and when the daemon gave up on the machine's first host."""
 
     users: list[str]
     killed_s: float
@@ -236,7 +236,7 @@ class Machines:
         while detected_s is None and time.time() < killed_s + _TIMEOUT_S:
             time.sleep(_POLL_S)
             detected_s = next((at_s for at_s in _given_up(self.home, name) if at_s >= killed_s), None)
-        assert detected_s is not None, f"the daemon still waits for {name}"
+        assert detected_s is not None, f"the daemon is still waiting for {name}"
         time.sleep(_SETTLE_S + TARGET_RECOVERY_S)
         self._joined[name].close()
         self._join_again(name)

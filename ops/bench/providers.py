@@ -29,7 +29,7 @@ class _Server(BaseHTTPRequestHandler):
     """Answers as Ollama and OpenAI do."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # otherwise the body of an answer would be delayed by 40 ms
+    disable_nagle_algorithm = True  # otherwise the response body would be delayed by 40 ms
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -371,7 +371,7 @@ def _lies(reader: _Reader) -> Iterator[str]:
         shares = f"{reader.proven(arm, 'helpful'):.2f} | {reader.proven(arm, 'others'):.2f}"
         yield f"| {arm} | {_points(over)} | {'' if arm == LOOP else _points(less)} | {shares} |"
     early = reader.measured.size.asked_after[1]
-    yield "\nKeys report once, before any other user:\n"
+    yield "\nEach key reports once, before any other user does:\n"
     yield f"| | at once | after {early} epochs | at the end | look-alikes proven at once | after {early} epochs |"
     yield "|---" * 6 + "|"
     for arm in (SIX, HUNDRED, BURYING):
@@ -440,7 +440,8 @@ def _scores(reader: _Reader) -> Iterator[str]:
 
 def _priors(reader: _Reader) -> Iterator[str]:
     yield "## The prior\n"
-    yield f"The prior is {SharedSettings().prior}. In the easy deployment, most runs succeed, whatever they use.\n"
+    yield f"The prior is {SharedSettings().prior}. In the easy deployment, most runs succeed, regardless of what they use."
+    yield ""
     yield "| | mean quality of reported runs | success minus loop off | helpful proven | look-alikes proven |"
     yield "|---" * 5 + "|"
     for arm in (LOOP, SHUFFLED, "easy", f"easy, prior {_EASY_PRIOR}"):
@@ -516,18 +517,18 @@ _TAIL = """\
   helps* do not depend on the agent. A user's own memories never help here, because the data contain no labels for them.
 - *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
   gain shows the effect of showing and using items, not that of outcomes. In *helpful proven*, twenty users have
-  reported the truth about every item, which gives the upper limit of merging. In *others proven*, the same number of
-  random found items is proven instead.
+  reported the truth about every item, which gives an upper bound on the benefit of merging. In *others proven*, the
+  same number of random found items is proven instead.
 - In *praise*, liars agree on the look-alike of each kind that is found first, and report it as used successfully in
   each epoch. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
   reports; *burying keys* report that all other found items failed.
 - Which items help is known from the data for LoCoMo and BEAM (the question's evidence) and for Airline (the reward of
   the run that the item describes; we assume that the item makes another run succeed). For SWE, a random third of the
-  found thoughts on an issue helps. A kind is included only if a search finds a helpful item and two look-alikes;
+  thoughts found for an issue are helpful. A kind is included only if a search finds a helpful item and two look-alikes;
   otherwise, the loop has nothing to reorder.
-- BEAM's messages are truncated to 500 characters. The wordings of a LoCoMo or BEAM question are templates around it;
-  for Airline they come from four customers, and for SWE they are the issue's title and description.
-- The same users request the same kinds repeatedly. The time until an item is proven depends on the number of its users.
+- BEAM's messages are truncated to 500 characters. For LoCoMo and BEAM, the wordings of a question are templates that
+  contain it; for Airline they come from four customers, and for SWE they are the issue's title and description.
+- The same users request the same kinds repeatedly. How soon an item is proven depends on how many users it has.
 - Each deployment of a set uses the set's next kinds, with different runs and recall ids; these are identical in all
   arms. The results of recalls and searches are computed once per text. Only figures change these results, and
   figures are applied in the same way as in the store (a test compares both). Late items are in the index from the

@@ -135,7 +135,7 @@ def _literal(default: object) -> str:
 
 @functools.cache
 def _imports_of(file: str) -> dict[str, str]:
-    """Return the module of each name that the file imports, by name."""
+    """Return the names that the file imports, with the module of each."""
     tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     found: dict[str, str] = {}
     for node in ast.walk(tree):

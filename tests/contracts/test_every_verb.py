@@ -154,7 +154,7 @@ def test_a_refusal_of_the_daemons_own_request_by_the_relay_is_retryable_unavaila
 
 
 def method_of(owner: type, verb: Verb) -> Callable[..., Any]:
-    """Return the function of a verb in a class, whose namespaces are attributes of its instances."""
+    """Return a class's function for a verb. Namespaces are attributes of instances, not of the class."""
     space, _, name = verb.method.rpartition(".")
     if not space:
         return getattr(owner, name)  # type: ignore[no-any-return]
@@ -188,7 +188,7 @@ def test_every_door_has_one_signature(verb: Verb) -> None:
 
 
 def test_verbs_of_one_wire_name_have_the_same_scope_and_repeatability() -> None:
-    """`erase` has three methods, but only one name at the gateway and the service."""
+    """Three methods erase, but the gateway and the service know all of them as `erase`."""
     for verb in VERBS:
         first = BY_NAME[verb.name]
         assert (verb.scope, verb.about, verb.repeat) == (first.scope, first.about, first.repeat)

@@ -1,4 +1,4 @@
-"""Rounds of kills and faults: faults drawn from a seed hit a working system, and the checker runs at the end.
+"""Rounds of kills and faults: faults drawn with a seeded generator hit a running system, then the checker runs.
 
 A fault happens at the N-th disk call (counted by the shim, so deterministic for its process) or after a random number
 of promises. The same seed gives the same faults, but what they interrupt depends on the machine.
@@ -83,7 +83,7 @@ def kill_round(
     *,
     is_encrypted: bool = False,
 ) -> None:
-    """Run a world, inject every fault, wait for all deliveries, and check. Raises `AssertionError` with the seed.
+    """Run a world, inject every fault, wait for all deliveries, and check it. Raises `AssertionError` with the seed.
 
     With encryption, the relay is also killed while it creates the keys.
     """

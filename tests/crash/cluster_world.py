@@ -161,7 +161,7 @@ class ClusterWorld:
             silent = [user_id for user_id in USERS if not self.operations.has_answered(user_id, since_ns)]
 
     def rest(self) -> None:
-        """Let the users fall asleep, if they do so in time.
+        """Wait a limited time for the users to fall asleep.
 
         Users that earlier faults moved to the daemon's machine are spread over the other machines when they wake.
         """
@@ -194,7 +194,7 @@ class ClusterWorld:
             with MemoryClient(user_id, data_dir=self.daemon.data_dir) as client:
                 wait_once(client, operations, 120.0)
                 read_once(client, operations)
-        time.sleep(2 * _LIFE_POLL_S)  # the daemon's life is recorded at least once after the reads
+        time.sleep(2 * _LIFE_POLL_S)  # the daemon is recorded as alive at least once after the reads
         found = self.violations()
         self._note_family()
         for machine in self.machines.values():

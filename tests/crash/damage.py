@@ -3,7 +3,7 @@
 Each damaged copy is opened and read in another process (`opening_process`). If the file belongs to a user, only the
 parts in this user's folder are read; no other part reads it. Three outcomes are acceptable: the same answers as before,
 one of our errors that reports the damage, or different answers if verification finds the damage (counted separately). A
-process that dies, a foreign error, and unreported different answers are findings.
+dead process, an error that is not ours, or an unreported change in the answers is a finding.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Damage(NamedTuple):
 
 
 def damages(folder: Path, seeded: random.Random, per_file: int) -> list[Damage]:
-    """Return `per_file` instances of damage, of alternating kinds, for every non-empty file below `folder`."""
+    """Return `per_file` instances of damage, cycling through the kinds, for every non-empty file under `folder`."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in _IGNORED)
     kinds = itertools.cycle(KINDS)
     return [

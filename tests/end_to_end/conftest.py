@@ -116,7 +116,7 @@ def short_folder() -> tempfile.TemporaryDirectory[str]:
 
 @pytest.fixture(scope="package")
 def collector() -> Iterator[Collector]:
-    """A collector of traces, which tests recognise by their ids."""
+    """A trace collector. Tests identify their traces by id."""
     with collecting() as collector:
         yield collector
 

@@ -1,4 +1,4 @@
-"""Test what a daemon inherits from the client that starts it, and when a hook starts a daemon."""
+"""Test what a daemon inherits from the client that starts it, and under which conditions a hook starts one."""
 
 from __future__ import annotations
 

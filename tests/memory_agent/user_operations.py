@@ -120,7 +120,7 @@ class Asked(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """A user's action, with the daemon's `verb` or the relay's `op`. An action of several requests has neither."""
+    """A user's action, with the daemon's `verb` or the relay's `op`. An action with several requests has neither."""
 
     name: str
     do: Callable[[User, Asked], bytes]

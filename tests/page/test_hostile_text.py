@@ -15,7 +15,7 @@ ROW_CHARS = 150
 
 
 def missing(tab: Tab, *texts: str, where: str = "body") -> list[str]:
-    """Return those texts that an element does not show."""
+    """Return the given texts that an element does not show."""
     text = tab.text(where)
     return [ascii(one)[:MOST_SHOWN] for one in texts if shown(one) not in text]
 
@@ -32,13 +32,13 @@ def rows(field: str) -> list[str]:
 
 @pytest.fixture(params=TEXTS)
 def one(request: pytest.FixtureRequest, filled_daemon: Filled) -> Hostile:
-    """The memory, run and shared item with each text."""
+    """The memory, run and shared item that contain each text."""
     return filled_daemon.all[request.param]
 
 
 @pytest.fixture(params=["everything", "address", "bidi", "wide"])
 def some(request: pytest.FixtureRequest, filled_daemon: Filled) -> Hostile:
-    """The memory, run and shared item with each of four representative texts."""
+    """The memory, run and shared item that contain each of four representative texts."""
     return filled_daemon.all[request.param]
 
 

@@ -51,7 +51,7 @@ PIECES = (
 
 
 def test_numbers_in_international_forms_are_masked_and_their_sentences_stay() -> None:
-    """All cards and IBANs are found, and 42 of 46 phone numbers; the others lack a country code and such a word."""
+    """All card numbers and IBANs and 42 of 46 phone numbers are found; the others have no country code or keyword."""
     masker, found, total = Masker(ALL), Counter[str](), Counter[str]()
     for line in (HERE / "personal_numbers.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)

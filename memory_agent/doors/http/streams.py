@@ -240,7 +240,7 @@ class JournalWatch:
             if not woken.done() and (is_replaced or seq > wanted.after):
                 woken.set_result(None)
         if batch.entries:
-            await asyncio.sleep(_PACE_S)  # the relay signals each event: read several at once
+            await asyncio.sleep(_PACE_S)  # the relay signals every event, so read several at once
         else:
             await journal.wait(_IDLE_S)
 

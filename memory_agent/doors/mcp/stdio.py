@@ -302,7 +302,7 @@ def _failure(message: Message, error: MemoryAgentError) -> bytes:
 
 
 def _failed(message: Message, code: str, reason: str, retryable: bool) -> bytes:
-    """Return the answer to a failed request. A failed tool call gets a result, so that the model can read it."""
+    """Return the response to a failed request. A failed tool call gets a result, so that the model can read it."""
     assert not isinstance(message.id, msgspec.UnsetType)
     if message.method == "tools/call":
         return result_line(message.id, failed_call(code, reason, retryable))

@@ -41,7 +41,7 @@ STEPS = ("write_intent", "forget", "save", "remove_set_aside", "compact", "close
 
 
 def files_with(text: str, folder: Path) -> list[str]:
-    """Return the files that contain a text or its stem."""
+    """Return the files that contain the given text or its stem."""
     words = (text.encode(), text[:-1].encode(), text.encode("utf-16-le"))
     return sorted(
         str(file.relative_to(folder))

@@ -18,24 +18,24 @@ _PIPE_BYTES = 64 << 10
 
 
 def of_claude(name: str, session: str = "s-1", turn: str = "p-1", **fields: Any) -> dict[str, Any]:
-    """Return a hook input as sent by Claude Code."""
+    """Return the hook input that Claude Code sends."""
     own = {"session_id": session, "transcript_path": "/t.jsonl", "cwd": FOLDER, "prompt_id": turn}
     return {**own, "hook_event_name": name, **fields}
 
 
 def of_codex(name: str, session: str = "s-2", turn: str = "t-1", **fields: Any) -> dict[str, Any]:
-    """Return a hook input as sent by Codex."""
+    """Return the hook input that Codex sends."""
     return {"session_id": session, "turn_id": turn, "cwd": FOLDER, "hook_event_name": name, **fields}
 
 
 def of_gemini(name: str, session: str = "s-3", **fields: Any) -> dict[str, Any]:
-    """Return a hook input as sent by Gemini CLI."""
+    """Return the hook input that Gemini CLI sends."""
     own = {"session_id": session, "cwd": FOLDER, "timestamp": "2026-11-22T15:53:49.887Z"}
     return {**own, "hook_event_name": name, **fields}
 
 
 def bash(name: str, command: str, **fields: Any) -> dict[str, Any]:
-    """Return a hook input about a command, as sent by Claude Code."""
+    """Return the hook input for a command, as sent by Claude Code."""
     return of_claude(name, tool_name="Bash", tool_input={"command": command}, **fields)
 
 

@@ -211,7 +211,7 @@ def test_events_are_stored_while_a_purge_builds_a_graph(
     monkeypatch.setattr(followed(world), "_try_again", lambda: None)  # only the purge builds the graph
     with psycopg.connect(database) as other:
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT count(*) FROM memory_agent.users")  # PostgreSQL finishes no graph before this ends
+        other.execute("SELECT count(*) FROM memory_agent.users")  # PostgreSQL cannot complete a graph until this ends
         for number in range(2, 6):
             world.put(number, None, [number])
         purging = threading.Thread(target=world.archive.purge)

@@ -61,7 +61,7 @@ def test_a_read_only_database_is_rejected_and_the_store_stays_usable(database: s
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET default_transaction_read_only = on")
         disconnect_others(connection)
-    world.put(2, None, [2])  # causes the first error of a lost connection
+    world.put(2, None, [2])  # triggers the first lost-connection error
     follower = world.archive.follower
     assert follower is not None
     wait_until(lambda: isinstance(follower.failure, IndexUnusableError))

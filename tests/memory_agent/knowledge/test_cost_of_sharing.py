@@ -33,7 +33,10 @@ QUESTION = "what does staging need?"
 
 
 class Listed(PassageEmbedder):
-    """The model, optionally renamed. It records the queries that it embeds, or always misses the deadline."""
+    """The model, optionally renamed.
+
+    It records the queries that it embeds or, with `is_late`, always misses the deadline.
+    """
 
     def __init__(self, model: Embedder, name: str | None = None, *, is_late: bool = False) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""Runs through `Memory.runs` begin, continue, end, are listed, and expire after inactivity."""
+"""Runs managed through `Memory.runs` begin, continue and end, are listed, and expire after inactivity."""
 
 from __future__ import annotations
 
