@@ -142,7 +142,7 @@ class ReasoningBank:
         return self._requests[: self._count] @ x.astype(np.float64)
 
     def shift(self, x: Array | Vector) -> Array:
-        """Return the uncapped shift of `x`, (d,): zero up to a nearest cosine of .2, and full from .6 on."""
+        """Return the uncapped shift of `x`, (d,): zero if the nearest cosine is at most .2, and full if at least .6."""
         self._check(x)
         return self.shift_by(self.similarities(x) if np.isfinite(x).all() else np.zeros(self._count))
 

@@ -115,7 +115,7 @@ class Objects:
         return self._list(f"/{_folder(epoch)}")
 
     def put(self, epoch: int, name: str, content: bytes | Path, *, may_be_late: bool = True) -> None:
-        """Write or replace an object. Durable on return. Unless `may_be_late`, an object written late is deleted."""
+        """Write or replace an object. Durable on return. An object written late is deleted, unless `may_be_late`."""
         path = f"{self._root}/{_folder(epoch)}/{name}"
 
         def put() -> None:

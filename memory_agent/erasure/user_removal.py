@@ -38,7 +38,7 @@ def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSe
 
 
 def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased: Erased, now: datetime) -> None:
-    """Add the erasure of a user without a store to the history, if there were journal events. Raises `StoreError`."""
+    """Add to the history the erasure of a user without a store, if journal events were erased. Raises `StoreError`."""
     if erased.seqs:
         note_erasure(user_folder(data_dir, user_id), user_id, intent, now)
 

@@ -147,7 +147,7 @@ class _Items:
         self._endings: defaultdict[str, list[Item]] = defaultdict(list)
 
     def add_run(self, number: int, run: SweRun, repeated: Counter[tuple[str, str]], *, has_others: bool) -> None:
-        """Add a run. `repeated` counts each issue's commands. `has_others` is true if the issue has other runs."""
+        """Add a run. `repeated` counts the commands per issue. `has_others` is true if the issue has other runs."""
         session = _session(number)
         asked = asked_steps(run, repeated, has_others)
         thoughts: dict[int, Item] = {}

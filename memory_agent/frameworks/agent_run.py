@@ -21,7 +21,7 @@ from memory_agent.records.trajectories import RunEnd
 
 USUAL_TOKENS = 512
 MOST_TEXT_CHARS = 16_000
-"""The default of `ingest.max_text_chars`: the longest text of a memory."""
+"""The default of `ingest.max_text_chars`, the maximum length of a memory's text."""
 MOST_LEVELS = 60
 """The maximum nesting depth of a framework's value, a few levels below the limit for the metadata that contains the
 value."""

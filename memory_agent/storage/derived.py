@@ -71,7 +71,7 @@ def empty_columns(settings: StoreSettings, source: Source | None = None) -> Colu
 def read_columns(
     folder: Path, settings: StoreSettings, cipher: Cipher | None, source: Source | None = None
 ) -> tuple[ColumnsHeader, Columns]:
-    """Return the columns in a user's folder, with the header that names their store. `source` as in `empty_columns`.
+    """Return the columns in a user's folder, with the header that names their store. `source` is as in `empty_columns`.
 
     Planes that every scan reads in full are copied into private memory, which makes recall a fifth faster. Raises
     `IndexDamagedError` if the file is missing, damaged, or from a different version.

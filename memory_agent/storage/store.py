@@ -259,7 +259,7 @@ class Store:
 
     def close(self) -> None:
         """Write waiting recalls, close, and release the folder. Idempotent."""
-        with suppress(StoreError):  # losing recalls is acceptable, and a fenced or full store must still close
+        with suppress(StoreError):  # recalls may be lost, but a fenced or full store must still close
             if (self._touches or self._notes or self._tallies) and self._refusal is None:
                 with self.batch():
                     pass

@@ -37,8 +37,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     `row` is the event's memory. `named` contains the rows that the event names as used, and `named_count` is their
     number before any were forgotten. `is_judged` tells whether the memory has its own verdict. `said_at` and
     `said_chars` locate the event's message in the memory's text; 0 characters mean the whole text. `is_placed` tells
-    whether the event identifies this run by its full id or by a recall. `others` contains named ids that are not this
-    user's memories, such as shared items.
+    whether the event identifies this run by its full id or by a recall. `others` contains named ids that do not belong
+    to this user's memories, such as those of shared items.
     """
 
     at_us: int

@@ -32,10 +32,10 @@ from relay.locks import holding
 _ENGINE = f"usearch {version('usearch')}"
 _ENGINE_ERRORS = (RuntimeError, ValueError, MemoryError, KeyError)
 _CONNECTIVITY, _EXPANSION_ADD = 16, 128
-_STEP = 64  # slots added at once while no search is running
-_SHORT_STEP = 4  # slots added at once while searches may be waiting, which takes 2-4 ms
+_STEP = 64  # slots added per step while no search is running
+_SHORT_STEP = 4  # slots added per step while searches may be waiting; a step takes 2-4 ms
 _PATIENCE_S = 0.005
-_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots that a search may scan outside the graph, which takes 0.3 ms
+_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots outside the graph that a search may scan, which takes 0.3 ms
 _NICE = 10
 
 
@@ -57,7 +57,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VectorGraph:
-    """A graph that follows a table. One thread calls `follow`; any thread searches."""
+    """A graph that follows a table. One thread calls `follow`; any thread may call `search`."""
 
     def __init__(self, ndim: int, expansion_search: int = 128) -> None:
         self.is_ready = False

@@ -73,7 +73,7 @@ class Answered(NamedTuple):
 
 
 class Load:
-    """Clients that recall and write, and a publisher of events, in threads until `stop`."""
+    """Clients that recall and write, and an event publisher, running in threads until `stop` is called."""
 
     def __init__(self, home: Path, users: list[str]) -> None:
         self._home = home
@@ -257,7 +257,7 @@ class Machines:
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the latencies of requests while users with copies of `store` move, and after machines are killed."""
+    """Return request latencies measured while users with copies of `store` move, and after machines are killed."""
     with ExitStack() as stack:
         machines = Machines(stack, store)
         load, names = machines.load, list(_ADDRESSES)

@@ -1,4 +1,4 @@
-"""Processor time of the processes on the path of a request."""
+"""Processor time used by the processes that a request passes through."""
 
 from __future__ import annotations
 

@@ -425,8 +425,8 @@ def _scores(reader: _Reader) -> Iterator[str]:
         return f"{100 * np.mean([getattr(one, which).get(order, False) for one in every]):.0f}"
 
     yield "## The order of a search\n"
-    yield "Values are the percentages of searches (of shared items only) whose first item helps, or is praised by keys."
-    yield f"Shipped searches use the order *{AS_RELEASED}*. *At once* means that only the keys have reported.\n"
+    yield "Values are the percentages of searches (for shared items only) in which the first item helps, or is praised"
+    yield f"by keys. The product uses the order *{AS_RELEASED}*. *At once* means that only the keys have reported.\n"
     keys = f"{SIX} at once: helps | praised | at the end: helps | praised | {BURYING} at once: praised"
     yield f"| | loop: helps | helpful proven: helps | {keys} |"
     yield "|---" * 8 + "|"
@@ -440,8 +440,8 @@ def _scores(reader: _Reader) -> Iterator[str]:
 
 def _priors(reader: _Reader) -> Iterator[str]:
     yield "## The prior\n"
-    yield f"The prior is {SharedSettings().prior}. In the easy deployment, most runs succeed, regardless of what they use."
-    yield ""
+    prior = SharedSettings().prior
+    yield f"The prior is {prior}. In the easy deployment, most runs succeed, regardless of what they use.\n"
     yield "| | mean quality of reported runs | success minus loop off | helpful proven | look-alikes proven |"
     yield "|---" * 5 + "|"
     for arm in (LOOP, SHUFFLED, "easy", f"easy, prior {_EASY_PRIOR}"):
@@ -496,17 +496,18 @@ _HEAD = """\
 
 Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, users' own memories, searches, figures,
 releases and the merging of both tiers are real; the agent that reads an answer is simulated. Each data set has {seeds}
-deployments. In each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs} epochs.
-After each epoch, their runs are reported and the figures released. {size.others} other users, who have used no items,
-ask each kind of request in a wording that nobody else uses. Values are percentages, and differences are in percentage
-points. The 95 % intervals use {resamples:,} resamples of whole kinds of request and, simultaneously, of whole
-deployments of each set (Owen 2007). The cost of searches and recalls is in `results.md`.
+deployments. In each, {size.users} users make {runs} requests each, of different kinds out of {size.kinds}, in each of
+{size.epochs} epochs. After each epoch, their runs are reported and the figures released. A further {size.others} users,
+who have used no items, make each kind of request in a wording that nobody else uses. Values are percentages, and
+differences are in percentage points. The 95 % intervals use {resamples:,} resamples of whole kinds of request and,
+simultaneously, of whole deployments of each set (Owen 2007). The cost of searches and recalls is in `results.md`.
 
-An agent reads from the top. It uses a memory that helps with probability {agent.believes} and any other memory with
-probability {agent.mistakes}; otherwise it reads on with probability {agent.reads_on}. A run succeeds with probability
-{agent.helped} if it used a helpful memory, {agent.misled} if it used any other memory, and {agent.alone} if it used no
-memory. In the easy deployment, these probabilities are {easy.helped}, {easy.misled} and {easy.alone}. A run's quality
-is 1 or 0. These numbers are assumptions, since no data set contains runs that used shared items.
+The agent reads an answer from the top. It uses a memory that helps with probability {agent.believes} and any other
+memory with probability {agent.mistakes}; otherwise, it continues reading with probability {agent.reads_on}. A run
+succeeds with probability {agent.helped} if it used a helpful memory, {agent.misled} if it used any other memory, and
+{agent.alone} if it used no memory. In the easy deployment, these probabilities are {easy.helped}, {easy.misled} and
+{easy.alone}. A run's quality is 1 or 0. These numbers are assumptions, since no data set contains runs that used shared
+items.
 
 {machine}.
 """
@@ -519,8 +520,8 @@ _TAIL = """\
   gain shows the effect of showing and using items, not that of outcomes. In *helpful proven*, twenty users have
   reported the truth about every item, which gives an upper bound on the benefit of merging. In *others proven*, the
   same number of random found items is proven instead.
-- In *praise*, liars agree on the look-alike of each kind that is found first, and report it as used successfully in
-  each epoch. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
+- In *praise*, liars agree on the first look-alike found for each kind, and report in each epoch that it was used
+  successfully. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
   reports; *burying keys* report that all other found items failed.
 - Which items help is known from the data for LoCoMo and BEAM (the question's evidence) and for Airline (the reward of
   the run that the item describes; we assume that the item makes another run succeed). For SWE, a random third of the
@@ -535,7 +536,7 @@ _TAIL = """\
   start, but hidden. Item ids are new in each run of the command, so random draws differ between runs.
 - If the user's own memories fill the answer, shared items have only the reserved place, which the agent reads last.
   In such answers, outcomes can improve only a little, and an item proven for a different kind of request takes the
-  place in half of the recalls.
+  reserved place in half of the recalls.
 """
 
 

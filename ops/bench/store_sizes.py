@@ -4,7 +4,7 @@ There are three kinds. "a part" contains memories of one conversation, chat or p
 of its questions. "apart" mixes this evidence with memories of other stores from all data sets, without sessions. "one
 session" is the same mixture in a single session, like that of a user who talks about many topics. Each store is asked
 the questions whose evidence it contains, an equal number of questions that it cannot answer, and questions about its
-own conversation whose evidence was not sampled ("missing"). Other memories answer some of the missing questions.
+own conversation whose evidence was not sampled ("missing"). Some of these questions are answered by other memories.
 
 Embeddings are taken from the full stores, so sampling does not embed texts.
 """
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _SEED = 1
 _USER = "dealt"
 _EVIDENCE_SHARE = 0.6  # maximum share of evidence per store, unless a single question has more
-_MOST_STRANGE = 6  # maximum number of other stores that memories are taken from
+_MOST_STRANGE = 6  # maximum number of other stores from which memories are taken
 _BATCH = 64
 
 

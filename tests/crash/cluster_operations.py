@@ -69,7 +69,7 @@ class ClusterOperations:
         """Check all operations.
 
         Reads must contain an acknowledged event once a client has waited for it. After a daemon dies, events that were
-        not archived are delivered again. The next reads may lack events until a client has waited again.
+        not archived are delivered again. Until a client has waited again, reads may miss events.
         """
         additions = [self._settled(addition) for addition in self._additions.values()]
         reads = [

@@ -75,7 +75,7 @@ class ClusterWorld:
     """The processes, and what they did. Call `start`, `strike` for each fault, and `finish`."""
 
     def __init__(self, folder: Path) -> None:
-        """Processes write below `folder`, whose path must be short (socket files)."""
+        """Processes write below `folder`, whose path must be short enough for socket files."""
         self.folder = folder
         self.notes = folder / "notes"
         self.notes.mkdir(parents=True)
@@ -123,7 +123,7 @@ class ClusterWorld:
         self.settle("the start", time.monotonic_ns())
 
     def strike(self, fault: Fault, seeded: random.Random) -> int:
-        """Inflict a fault, repair it, and wait until all users answer and all machines are up; return when it began."""
+        """Inject a fault, repair it, wait until all users get answers and all machines are up; return when it began."""
         self._note_family()
         self._log(fault)
         lasts_s = seeded.uniform(1.0, _LONGEST_S)
@@ -148,7 +148,7 @@ class ClusterWorld:
         return begun_ns
 
     def settle(self, what: str, since_ns: int) -> None:
-        """Restart ended processes, and wait until all users are answered and all machines are up."""
+        """Restart processes that ended, and wait until all users receive answers and all machines are up."""
         deadline_s = time.monotonic() + _SETTLED_S
         silent: Sequence[str] = USERS
         while silent or not self._are_machines_up():
@@ -185,7 +185,7 @@ class ClusterWorld:
         return self.operations.violations(self._lives)
 
     def finish(self) -> list[Violation]:
-        """Wait until all events are memories, read all users' memories, and stop; return the violations."""
+        """Wait until every event has become a memory, read all users' memories, and stop; return the violations."""
         (self.notes / "stop").touch()
         for client in self.clients:
             assert client.wait() == 0, client.log()
@@ -302,7 +302,7 @@ class ClusterWorld:
 def strike_for(
     world: ClusterWorld, lasts_s: float, seeded: random.Random, figures: Figures, tell: Callable[[], None]
 ) -> None:
-    """Start a cluster, inflict faults in random order for a while, and check after each and at the end."""
+    """Start a cluster, inject faults in random order for some time, and check after each fault and at the end."""
     world.start()
     end_s = time.monotonic() + lasts_s
     todo: list[Fault] = []

@@ -1,4 +1,4 @@
-"""A whole daemon under faults, with the real Ray and model: its processes are killed by id, then restarted.
+"""An entire daemon under fault injection, with the real Ray and model: processes are killed by id and restarted.
 
 When Ray's own processes die, the daemon exits and a supervisor restarts it. The daemon recovers from all other faults.
 The same checker as in the other worlds compares promises with the disk.

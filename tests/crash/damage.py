@@ -123,7 +123,7 @@ class Opening:
 def inspect(
     base: Path, work: Path, todo: list[Damage], figures: Figures, tell: Callable[[], None] = lambda: None
 ) -> Iterator[str]:
-    """Inflict each damage on its own copy of `base`, and yield what went wrong."""
+    """Apply each instance of damage to its own copy of `base`, and yield what went wrong."""
     opening = Opening()
     try:
         shutil.copytree(base, work)

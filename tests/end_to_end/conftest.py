@@ -103,7 +103,7 @@ class DaemonProcess:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a child process: this process's, without MEMORY_AGENT variables."""
+    """Return a child process's environment: the current one without the MEMORY_AGENT variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")} | {
         "RAY_USAGE_STATS_ENABLED": "0"
     }
@@ -159,13 +159,13 @@ def rough_daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def own_daemon() -> Iterator[DaemonProcess]:
-    """A daemon without Ray that the test starts, kills and stops. A start takes a second of processor time."""
+    """A daemon without Ray that the test starts, kills and stops. Starting it takes a second of processor time."""
     yield from _own(light=True)
 
 
 @pytest.fixture
 def own_full_daemon() -> Iterator[DaemonProcess]:
-    """A daemon with Ray, for tests of its processes. A start takes 11 s of processor time."""
+    """A daemon with Ray, for tests of its processes. Starting it takes 11 s of processor time."""
     yield from _own(light=False)
 
 

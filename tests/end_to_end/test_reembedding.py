@@ -1,4 +1,4 @@
-"""Test `rebuild --vectors` through a real daemon: after a change of model, after a kill, and for an old store."""
+"""Test `rebuild --vectors` through a real daemon: after a model change, after a kill, and for an old store."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_killed_rebuild_continues_and_ends_with_the_same_answers(
             found = client.recall("lamp number 17", 1, min_relevance=0, deadline_ms=60_000)
             assert found.memories[0].record.text.startswith("Please check")
         assert client.stats().memories == total
-        client.care.rebuild()  # the old columns may answer for a moment after the last vector
+        client.care.rebuild()  # the old columns may remain in use briefly after the last vector
         after = answers(client)
         assert after != former  # the model has changed
     fill(own_daemon, "bob")

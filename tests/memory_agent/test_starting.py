@@ -57,7 +57,7 @@ def test_a_daemon_gets_what_it_needs_and_nothing_else_of_the_client(
     for name, text in (OF_AGENTS | own).items():
         monkeypatch.setenv(name, text)
     with open(tmp_path / "secret", "w") as secret:
-        os.set_inheritable(secret.fileno(), True)  # like pipes that Node.js leaves to an agent's children
+        os.set_inheritable(secret.fileno(), True)  # like the pipes that an agent's children inherit from Node.js
         layout = Layout(tmp_path / "data")
         process = start_daemon(layout, Start(("--set", "a=b"), ("OPENAI_API_KEY",)))
         assert process.wait(60) == 0

@@ -62,7 +62,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(block: str, home: Path) -> str:
-    """Run the block in a terminal that answers every question with yes; return the output."""
+    """Run the block in a terminal that answers yes to every prompt; return the output."""
     lines = [line for line in block.splitlines() if INSTALL not in line]
     script = "\n".join(f"{{ timeout 3 {line}\n}} || [ $? = 124 ]" if FOLLOWS in line else line for line in lines)
     folder = home

@@ -1,4 +1,4 @@
-"""Test the marks of phone numbers, card numbers and IBANs: numbers found, and numbers of other kinds left unchanged."""
+"""Test the marking of phone numbers, card numbers and IBANs: numbers found, and other kinds left unchanged."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def blocks_for(wanted: Wanted) -> Take:
 
 
 def events_of(patterns: tuple[str, ...]) -> Take:
-    """Return a `Take` that sends the events whose type matches a pattern; without patterns, all events."""
+    """Return a `Take` that sends the events whose type matches a pattern, or all events if there are no patterns."""
 
     def take(entry: JournalEntry) -> bytes | None:
         if patterns and not matches_any(patterns, entry.event_type):

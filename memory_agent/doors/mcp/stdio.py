@@ -128,7 +128,7 @@ class Bridge:
         """The idempotency keys of calls whose outcome is unknown. A repeated call reuses its key."""
 
     def run(self, lines: IO[bytes]) -> None:
-        """Answer until the input ends, then wait for running requests."""
+        """Answer requests until the input ends, then wait for those still running."""
         threads: list[threading.Thread] = []
         while line := lines.readline(MOST_BYTES + 1):
             if len(line) > MOST_BYTES and not line.endswith(b"\n"):
@@ -202,7 +202,7 @@ class Bridge:
         return "/mcp?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in context.items())
 
     def _key(self, message: Message) -> str | None:
-        """Return the idempotency key of a tool call: that of an identical call with an unknown outcome, else a new key.
+        """Return the idempotency key of a tool call: that of an identical call with an unknown outcome, or a new key.
         Return None for other messages.
         """
         if message.method != "tools/call":

@@ -32,7 +32,7 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture
 def data_dir(tmp_path: Path, filled: Path) -> Path:
-    """A data folder with two users and a journal; the daemon has ingested all its events, which are alice's."""
+    """A data folder with two users and a journal; all its events belong to alice and have been ingested."""
     data_dir = filled.parent.parent
     shutil.copytree(filled, user_folder(data_dir, "bob.x"))
     with Journal.open(journal_folder(data_dir)) as journal:

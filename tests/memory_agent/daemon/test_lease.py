@@ -17,7 +17,7 @@ LEASE_S = 6.0
 
 
 class Clock:
-    """The daemon's clock, for `time` and `asyncio` in `lease`. Sleeping advances it.
+    """The daemon's clock, which replaces `time` and `asyncio` in `lease`. Sleeping advances it.
 
     `stopped_s`: seconds for which the daemon is stopped during its next pause.
     """

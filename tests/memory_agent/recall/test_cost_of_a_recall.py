@@ -47,7 +47,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connect
         memory.ingest(events(passages(MEMORIES, seed=1), "alice", "fill"), now=NOW)
     with Memory.open(folder, embedder=embedder) as memory:
         assert memory.stats().without_vector == 0
-        for query in ["what failed yesterday?", *queries(WARM_UP, seed=2)]:  # a time word imports the dates
+        for query in ["what failed yesterday?", *queries(WARM_UP, seed=2)]:  # a time word imports date parsing
             memory.recall(query, now=NOW)
         yield memory
 
