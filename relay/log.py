@@ -67,7 +67,7 @@ class _StandardError:
     """Standard error that ignores write errors, because a full disk must not stop a process. Unbuffered."""
 
     def __init__(self) -> None:
-        self.file: Path | None = None  # the file that standard error is written to, replaced when full; or None
+        self.file: Path | None = None  # the file to which standard error is written, replaced when full; or None
         self._guard = threading.Lock()
 
     def write(self, text: str) -> None:

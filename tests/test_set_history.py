@@ -1,4 +1,4 @@
-"""Test that the history's check finds each kind of violation."""
+"""Test that the history check detects each kind of violation."""
 
 from __future__ import annotations
 

@@ -306,4 +306,4 @@ def _escaped(text: str, characters: str) -> str:
 
 
 SCRIPTS: Mapping[str, Callable[[Tree], str]] = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
-"""The shells, and the function that writes the script for each."""
+"""The function that writes the script for each shell."""

@@ -101,7 +101,7 @@ class AsyncErasureMethods(_Methods):
 
 
 class AsyncMemoryMethods(_Methods):
-    """The methods of `Memory`, and those that only a daemon has."""
+    """The methods of `Memory`, and those that only a daemon provides."""
 
     def __init__(self, ask: Ask) -> None:
         super().__init__(ask)

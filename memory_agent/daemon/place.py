@@ -37,7 +37,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def endpoints(self) -> HostEndpoints:
-        """Free ports at the address of this machine, for a host that other machines reach."""
+        """Unused ports at this machine's address, for a host that other machines connect to."""
         free = f"curve+tcp://{self.address}:0"
         return HostEndpoints(answer=free, ingest=free)
 

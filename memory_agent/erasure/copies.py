@@ -60,7 +60,7 @@ def with_copies(receipt: ErasureReceipt, data_dir: Path) -> ErasureReceipt:
 
 
 _ADVICE = {
-    "backup": "make a new one, then delete it (restoring it here repeats the erasure)",
+    "backup": "make a new backup, then delete this one (restoring it here repeats the erasure)",
     "export": "delete it",
 }
 

@@ -1,7 +1,7 @@
 """Removes a user's folder. The folder is renamed, which hides it immediately, and is deleted by the next start at the
 latest.
 
-Also removes the user's folders among files that a restore moved aside or left behind. Journals there are retained.
+Also removes the user's folders from the files that a restore moved aside or left behind. Journals there are retained.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class AgentRun:
     `recalled` is the answer to the recall. `block` is the text for the prompt, or "" if nothing was recalled. Set
     `output` to the agent's answer: a memory whose words it repeats counts as used. An exception ends the run as failed;
     cancellation ends it as cancelled. A run that never ends expires, and nothing is learned from it. A request without
-    text has no run. Every method raises the errors of the client.
+    text has no run. Every method may raise the client's errors.
 
     >>> with AgentRun(memory, "Deploy to staging") as run:
     ...     run.output = "Connected to the VPN, then deployed."

@@ -42,7 +42,10 @@ def creates_store(ask: SharedRequest[Any]) -> bool:
 
 
 def answer_without_store(ask: SharedRequest[Any]) -> Any:
-    """Return the answer to a read when there is no store. Raises `InvalidInputError` if the read names an item."""
+    """Return the answer to a read request if there is no store.
+
+    Raises `InvalidInputError` if the read names an item.
+    """
     if isinstance(ask, _UNKNOWN):
         raise InvalidInputError("item_id", "is not a shared item that this user may see")
     if isinstance(ask, requests.Unpublish):

@@ -273,8 +273,8 @@ class ItemFigures:
         return Figures(self.standings[version], StoredParts(self._batch, self._place, version))
 
     def _recorded(self, user: bytes) -> Recorded | None:
-        """Return the record of a user, or None if the user votes alone. Converts the vote of a user who voted alone
-        before.
+        """Return the record of a user, or None if the user votes alone. Converts the vote of a user who previously
+        voted alone.
         """
         known = _recorded_by(self._batch, self._place, user)
         if known is None and (voter := self._voter_of(user)) is not None:

@@ -55,7 +55,10 @@ BeginShared = Callable[[Query, SentVector | None], PendingItems | None]
 
 
 class OwnWords(NamedTuple):
-    """The excluded slots (m,), and their number by reason. A slot counts only for the first reason that applies."""
+    """The excluded slots (m,), and their number by reason.
+
+    A slot is counted only under the first reason that applies.
+    """
 
     slots: Slots
     counts: dict[str, int]
@@ -98,7 +101,7 @@ class Search(msgspec.Struct, frozen=True):
         return slots if self.mask is None else slots[self.mask[slots]]
 
     def with_more_cosines(self, limit: int) -> Search:
-        """Return the search with the cosines of all memories, or of the best `limit` if an index has the vectors."""
+        """Return the search with the cosines of all memories, or only the best `limit` if an index has the vectors."""
         if self.vector is None or self.cosines is None or self.cosines.unseen == -np.inf:
             return self
         everything = self.view.alive if self.mask is None else self.mask
@@ -203,7 +206,7 @@ def _own_vector(numbers: tuple[float, ...], stamp: str, view: View, deadline: De
     if not (comparable(view.stamp or stamp, stamp) and view.vectors.ndim in (0, len(numbers))):
         deadline.degrade("model_changed")
         return None
-    raw = (np.array(numbers) / hypot(*numbers)).astype(np.float32)  # NumPy's norm overflows for numbers from 1e154 on
+    raw = (np.array(numbers) / hypot(*numbers)).astype(np.float32)  # NumPy's norm overflows for numbers above 1e154
     return QueryVector(raw, stamp, (), np.empty((0, raw.size), dtype=np.float16), "")
 
 

@@ -94,7 +94,7 @@ def members(stream: BinaryIO, longest: int = LONGEST_BYTES) -> Iterator[Member]:
 
 
 def mended(data: bytes) -> bytes:
-    """Return JSON text with lone surrogates replaced. A client that cuts a text within a surrogate pair writes these.
+    """Return JSON text with lone surrogates replaced. Clients that truncate text within a surrogate pair produce these.
 
     >>> mended(rb'"cut \\ud83d"')
     b'"cut \\\\ufffd"'

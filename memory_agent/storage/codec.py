@@ -52,7 +52,7 @@ T = TypeVar("T")
 class NextVectors(msgspec.Struct, kw_only=True):
     """The embedder that will replace the current one.
 
-    `rejected` is the number of memories that it rejects, if there are too many; otherwise, it is 0.
+    If it rejects too many memories, `rejected` is their number; otherwise, `rejected` is 0.
     """
 
     stamp: str

@@ -30,8 +30,8 @@ from ops.bench.texts import queries
 from ops.bench.timing import timed_s
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""Maximum time of a recall, in units of one query embedding, by number of memories. At 10,000 memories, matching words
-accounts for .5 of the limit.
+"""Maximum time of a recall, in multiples of one query embedding's time, by number of memories. At 10,000 memories, word
+matching accounts for 0.5 of the limit.
 """
 TARGET_CALLS = 3_000
 

@@ -2,8 +2,8 @@
 
 Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`). The events are one user's
 findings and average 34 tokens. Embedding dominates the time, so this process also embeds the same texts, through the
-same lanes. The two measurements alternate, so other load affects both. The processor times give an upper bound on the
-ratio: with all cores busy, it is the embedder's share of the total processor time.
+same lanes. The two measurements alternate, so that other load affects both alike. The processor times give an upper
+bound on the ratio: with all cores busy, it is the embedder's share of the total processor time.
 
 To run only this benchmark: `python -m ops.bench --only ingest [--json]`.
 """

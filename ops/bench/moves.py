@@ -155,7 +155,7 @@ def _series(user: str) -> str:
 
 
 class Move(NamedTuple):
-    """A user received a placement on a machine at `at_s`."""
+    """A user was placed on a machine at `at_s`."""
 
     user: str
     node: str

@@ -12,7 +12,7 @@ Seconds = dict[str, float]
 
 
 def processor_s(client: MemoryClient) -> Seconds:
-    """Return the processor seconds of this process (`client`) and of each part of its daemon, by name."""
+    """Return the processor seconds used by this process (`client`) and by each part of its daemon, by name."""
     pids = {"client": os.getpid()} | {part.name: part.pid for part in client.status().parts if part.pid is not None}
     return {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()}
 

@@ -398,7 +398,7 @@ def _places(reader: _Reader) -> Iterator[str]:
             ]
             yield f"| {name}, {which} | {' | '.join(cells)} |"
     shares = [f"{reader.proven(arm, 'helpful'):.2f}" for arm in (LOOP, NO_PLACE)]
-    yield f"\nHelpful items proven at the end: {shares[0]} with the place, {shares[1]} without.\n"
+    yield f"\nHelpful items proven at the end: {shares[0]} with the reserved place, {shares[1]} without.\n"
 
 
 def _late(reader: _Reader) -> Iterator[str]:
@@ -523,9 +523,9 @@ _TAIL = """\
 - In *praise*, liars agree on the first look-alike found for each kind, and report in each epoch that it was used
   successfully. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
   reports; *burying keys* report that all other found items failed.
-- Which items help is known from the data for LoCoMo and BEAM (the question's evidence) and for Airline (the reward of
-  the run that the item describes; we assume that the item makes another run succeed). For SWE, a random third of the
-  thoughts found for an issue are helpful. A kind is included only if a search finds a helpful item and two look-alikes;
+- The data show which items help for LoCoMo and BEAM (the question's evidence) and for Airline (the reward of the run
+  that the item describes; we assume that the item makes another run succeed). For SWE, a random third of the thoughts
+  found for an issue are helpful. A kind is included only if a search finds a helpful item and two look-alikes;
   otherwise, the loop has nothing to reorder.
 - BEAM's messages are truncated to 500 characters. For LoCoMo and BEAM, the wordings of a question are templates that
   contain it; for Airline they come from four customers, and for SWE they are the issue's title and description.

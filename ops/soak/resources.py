@@ -14,8 +14,8 @@ from ops.process_memory import process_tree, role_of
 
 
 def sample(pid: int, data_dir: Path) -> dict[str, Any]:
-    """Return the resources of the daemon `pid`, of its descendants and of this process (`load`), and the disk usage.
-    Sizes are in bytes. Processes that exit meanwhile are omitted. A daemon that has exited has no roles.
+    """Return the resources used by the daemon `pid`, its descendants and this process (`load`), and the disk usage.
+    Sizes are in bytes. Processes that exit in the meantime are omitted. A daemon that has exited has no roles.
     """
     roles: defaultdict[str, Counter[str]] = defaultdict(Counter)
     with contextlib.suppress(psutil.Error):

@@ -159,7 +159,7 @@ class _Walk:
             self._free(offset + key_bytes, flags)
 
     def _tree(self, name: str, tree: Tree) -> list[tuple[int, int, int]]:
-        """Check one tree. Returns its leaf nodes if the tree lists databases or free pages, else nothing."""
+        """Check one tree. Returns its leaf nodes if the tree lists databases or free pages, else an empty list."""
         if tree.root == _NO_PAGE:
             self._require(name, tree.entries == 0, f"is empty, but should have {tree.entries} entries")
             return []

@@ -94,7 +94,7 @@ def _asking(owner: object) -> Ask:
 
 @pytest.fixture(scope="module")
 def stories(asks: dict[str, Ask]) -> dict[str, list[tuple[str, Any]]]:
-    """The story's results, by user. Clients continue with the verbs that only a daemon handles."""
+    """The results of the story, by user. Clients then call the verbs that only a daemon handles."""
     told = {}
     for user_id, ask in asks.items():
         story = Story(ask)

@@ -64,7 +64,7 @@ FAULTS = (
 
 
 def draw_kills(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Kill]:
-    """Return `counts` kills per victim, shuffled by the seed."""
+    """Return `counts` kills per victim, shuffled with `seeded`."""
     drawn = [
         Kill(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
         for victim, count in counts.items()
@@ -202,7 +202,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
         (world.notes / "unbounded").unlink()
     _let_work_or_end(world, part)
     part.order.revoke()
-    _let_work_or_end(world, part)  # a process may end late because of the fault
+    _let_work_or_end(world, part)  # the fault may end a process with a delay
     if not part.is_alive:
         assert fault.may_end, f"{part.name} ended by {fault}:\n{part.log()}"
         code = part.wait()
@@ -211,7 +211,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
 
 
 def _let_work(world: World, part: Part, promises: int) -> None:
-    """Wait for this many more promises by the part."""
+    """Wait until the part has made this many more promises."""
     count = _counter(world, part)
     aim = count() + promises
     wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} continues")

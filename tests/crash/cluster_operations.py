@@ -33,7 +33,7 @@ class ClusterOperations:
         """The number of requests that were refused or not answered."""
 
     def update(self) -> None:
-        """Read the new lines. Files of reads come first: each text in their results was recorded before."""
+        """Read the new lines. The files of reads come first: every text in a result had already been recorded."""
         for file in sorted(self._notes.glob("*.ops"), key=lambda file: not file.name.startswith("read-")):
             with file.open("rb") as lines:
                 lines.seek(self._offsets[file])
@@ -60,7 +60,7 @@ class ClusterOperations:
         return all(times and times[-1] > since_ns for times in answers)
 
     def outage_s(self, user_id: str, kind: Literal["read", "write"], since_ns: int) -> float:
-        """Return the longest time without an answer since then, in seconds."""
+        """Return the longest time without an answer since `since_ns`, in seconds."""
         times = self._answers[user_id, kind]
         later = [since_ns, *times[bisect_right(times, since_ns) :]]
         return max((after - before for before, after in itertools.pairwise(later)), default=0) / 1e9

@@ -49,7 +49,7 @@ _LIFE_POLL_S = 0.02
 
 
 class Fault(NamedTuple):
-    """A fault of one kind of process, or of something else in a cluster."""
+    """A fault in one kind of process, or in another part of a cluster."""
 
     victim: str
     how: str

@@ -169,7 +169,7 @@ class DaemonWorld:
 
 
 def daemon_kills(seeded: random.Random, rounds: int) -> list[str]:
-    """Return each victim `rounds` times, shuffled by the seed."""
+    """Return each victim `rounds` times, shuffled with `seeded`."""
     todo = list(VICTIMS) * rounds
     seeded.shuffle(todo)
     return todo

@@ -48,7 +48,7 @@ class Damage(NamedTuple):
 
     @property
     def user(self) -> str:
-        """The user to whom the file belongs, or an empty text."""
+        """The user to whom the file belongs, or an empty string."""
         parts = Path(self.file).parts
         return parts[2] if parts[:2] == ("data", "users") else ""
 
@@ -96,7 +96,7 @@ class Opening:
         self._process: subprocess.Popen[str] | None = None
 
     def read(self, folder: Path, user: str = "") -> dict[str, Any] | None:
-        """Return the findings per part, only those in the folder of `user` if given, or None if the process died."""
+        """Return the findings by part (given `user`, for that user's folder only), or None if the process died."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.crash.opening_process"]
             self._process = subprocess.Popen(

@@ -151,8 +151,11 @@ HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_
 
 @pytest.fixture(scope="package")
 def rough_daemon() -> Iterator[DaemonProcess]:
-    """One daemon for tests that quarantine events, break a user or kill a part. Each test must empty the quarantine."""
-    settings = (*HASTY, "daemon.idle_sleep_s=30")  # ends the hosts of earlier tests
+    """One daemon for tests that quarantine events, damage a user's files or kill a part.
+
+    Each test must leave the quarantine empty.
+    """
+    settings = (*HASTY, "daemon.idle_sleep_s=30")  # lets the hosts of earlier tests end
     with short_folder() as folder, DaemonProcess(Path(folder), *settings).running() as process:
         yield process
 

@@ -85,7 +85,7 @@ def make_plain(root: Path) -> None:
 
 
 def teach(memory: MemoryClient) -> None:
-    """Record successful runs that used the memory with the solution."""
+    """Record successful runs that used the memory containing the solution."""
     for number, (request, used) in enumerate(LESSONS):
         result = memory.recall(request, top_k=5)
         chosen = [found.record.id for found in result.memories if used in found.record.text][:1]

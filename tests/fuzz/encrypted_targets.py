@@ -40,7 +40,7 @@ STORE = StoreSettings(map_size_bytes=1 << 22, reserve_bytes=64 << 10)
 
 @cache
 def ring() -> KeyRing:
-    """Return a key ring with keys of alice and the system, created by the product's code."""
+    """Return a key ring with the keys of alice and of the system, created by the product's code."""
     keys = KeyRing(scratch() / "ring")
     for user_id in (SYSTEM_USER, "alice"):
         keys.cipher(user_id, "records", create=True)

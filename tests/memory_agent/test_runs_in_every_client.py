@@ -26,7 +26,7 @@ Either = Memory | MemoryClient
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
-    """A client of a missing embedder, so that recalls search by words."""
+    """A client whose embedder is missing, so that recalls search only by words."""
     with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
         yield embedder
 

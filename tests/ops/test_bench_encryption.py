@@ -1,4 +1,4 @@
-"""Test that the bench measures plain and encrypted memories, and that its page has a row for each figure."""
+"""Test that the benchmark measures plain and encrypted memories, and that its page has a row for each figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that a burst's page contains the measured figures."""
+"""Test that the page about a burst contains the measured figures."""
 
 from __future__ import annotations
 

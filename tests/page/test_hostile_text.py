@@ -11,7 +11,7 @@ from tests.page.hostile import INVISIBLE, LINE, READER, TEXTS, USER, Hostile, as
 
 MOST_SHOWN = 160
 ROW_CHARS = 150
-"""A text on one line is cut after several hundred characters."""
+"""A single-line text is truncated after several hundred characters."""
 
 
 def missing(tab: Tab, *texts: str, where: str = "body") -> list[str]:

@@ -1,4 +1,4 @@
-"""Test that two threads may decode a type for the first time at once, which crashes msgspec alone."""
+"""Test that two threads can decode a type for the first time concurrently, which crashes plain msgspec."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def feed(process: subprocess.Popen[str], *numbers: int) -> None:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, Any, str]:
-    """Return the exit code, the document on standard output, and standard error."""
+    """Return the exit code, the JSON document on standard output, and standard error."""
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in errors, errors
     return process.returncode, json.loads(output) if output else None, errors

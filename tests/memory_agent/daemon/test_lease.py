@@ -97,7 +97,7 @@ def test_a_time_written_before_a_restart_grants_no_lease() -> None:
 
 
 class Host:
-    """A host behind a network with delays and losses. Its clock starts elsewhere and runs at another speed.
+    """A host behind a network with delays and losses. Its clock has a different origin and runs at a different rate.
 
     `exchanges` are pairs of delays in seconds, of a request and its reply; None is a lost message. After the last pair,
     requests still arrive if `still_hears`, but replies do not. The daemon detects a loss by its timeout or, with

@@ -292,7 +292,7 @@ def test_an_erasure_killed_at_any_step_is_completed_by_the_next_process(
 
 
 def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
-    """Erase, and kill this process immediately before a step."""
+    """Erase memories, and kill this process just before the given step."""
     import os
 
     from memory_agent.erasure import logs

@@ -1,4 +1,4 @@
-"""Test that concurrent removals of users do not disturb each other."""
+"""Test that concurrent removals of users do not interfere with each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading runs of a software-engineering agent: items, questions, evidence, and omitted parts."""
+"""Test the reading of a software-engineering agent's runs: items, questions, evidence, and omitted parts."""
 
 from __future__ import annotations
 

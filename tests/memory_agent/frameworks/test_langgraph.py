@@ -1,6 +1,6 @@
 """Test the LangGraph adapters in an environment with LangGraph.
 
-The expectations of the store are those of `tests/test_store.py` of langgraph-checkpoint.
+The store is tested for the behaviour that `tests/test_store.py` of langgraph-checkpoint expects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Doctor, encrypt, verify and restore with users whose vectors are in PostgreSQL."""
+"""Test `doctor`, `encrypt`, `verify` and `restore` with users whose vectors are in PostgreSQL."""
 
 from __future__ import annotations
 

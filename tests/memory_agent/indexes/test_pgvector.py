@@ -201,7 +201,7 @@ def table_of(user_id: str, connection: psycopg.Connection[Any]) -> str:
 
 @contextmanager
 def stopped(database: str) -> Iterator[None]:
-    """Stop the server processes of all connections to a database inside the block."""
+    """While the block runs, stop the server processes of all connections to a database."""
     with psycopg.connect(database) as connection:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
         pids = [pid for (pid,) in connection.execute(query, (connection.info.dbname,))]
