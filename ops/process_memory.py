@@ -1,8 +1,8 @@
 """Measures the resident and proportional set sizes of a daemon's processes, including Ray's.
 
 The resident set size (RSS) counts shared pages in every process. The proportional set size (PSS) divides these pages
-among the processes, so only PSS can be summed. PSS exists only on Linux; on other systems RSS, an upper bound, is used
-instead.
+among the processes, so only PSS can be summed. PSS exists only on Linux; other systems use RSS, which is an upper
+bound.
 """
 
 from __future__ import annotations

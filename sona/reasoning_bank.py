@@ -5,7 +5,7 @@ f(x) = k(x)' P (Y - X), where P = (K + lam diag(1/w))^-1. Adding, removing and r
 rank-one updates of P. `solve` computes P directly. Until the next update, it also keeps P (Y - X) in float32, so that a
 request reads a quarter of the memory. The caller sets the weights and caps the shift.
 
-Shapes: n = exemplars, d = dimensions of an embedding, m = room for exemplars.
+Shapes: n = exemplars, d = dimensions of an embedding, m = capacity in exemplars.
 """
 
 from __future__ import annotations

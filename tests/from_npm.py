@@ -10,7 +10,7 @@ import pytest
 
 
 def missing(folder: Path, name: str, target: str) -> NoReturn:
-    """Skip the test if npm refused a program of `make TARGET`, or if the program is missing outside CI; else fail."""
+    """Skip the test if npm refused to install the program, or if it is missing outside CI; otherwise, fail the test."""
     refused = folder / "refused"
     if not refused.exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{name} is not installed: run `make {target}`")

@@ -16,7 +16,7 @@ from relay import CurvePair, Identity, described
 from relay.disk import write_private
 
 FOLDER_VARIABLE: Final = "MEMORY_NODE_FOLDER"
-"""The run folder of the machine's data folder. Not `MEMORY_AGENT_…`, because those variables are settings."""
+"""The run folder of the machine's data folder. The prefix is not `MEMORY_AGENT_`, which marks settings."""
 _FILE = "place.json"
 
 

@@ -1,7 +1,8 @@
 """Write a graph as an ONNX file, using only the protocol buffer messages that the exporter needs.
 
-Doing without the package `onnx` saves 36 MB of a 360 MB installation. `tests/memory_agent/embedders/test_onnx_file.py`
-compares every byte with the output of that package. Source: https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
+Not depending on the package `onnx` saves 36 MB of a 360 MB installation.
+`tests/memory_agent/embedders/test_onnx_file.py` compares every byte with the output of that package. Source:
+https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
 from __future__ import annotations

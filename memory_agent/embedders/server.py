@@ -194,7 +194,7 @@ def open_server(
     *,
     former: AnyEmbedder | None = None,
 ) -> EmbedderServer:
-    """Bind the endpoint and load the model; if it is missing and the settings permit it, start the download.
+    """Bind the endpoint and load the model; start the download if the model is missing and the settings permit it.
 
     `former` is the former embedder, for queries while its vectors are still stored. Raises `UnavailableError` if the
     endpoint is in use, and `SettingsError` if the scheme is unknown.

@@ -27,8 +27,8 @@ NOT_COVERED = (
     "unsent events in the spools and windows of publishers, and of hooks on other machines",
     "quarantined bytes that are not an event and name no user",
     "the ids of events, sessions and runs, which are needed to recognise duplicates and owners",
-    "items published from these memories: `shared unpublish` or erasing the user removes them; their bytes leave "
-    "the files in the next upkeep",
+    "items published from these memories: `shared unpublish` or erasing the user removes them; the next "
+    "upkeep removes their bytes from the files",
 )
 _OF_USER = "the user's id in logs, and the user's keys, which remain valid until `keys revoke`"
 

@@ -80,7 +80,7 @@ async def in_thread(function: Callable[Arguments, Result], *args: Arguments.args
 
 
 class AgentRun:
-    """A run of an agent on one request. Use it with `with` or `async with`, or call `begin` and `end_with`.
+    """An agent's run for one request. Use it with `with` or `async with`, or call `begin` and `end_with`.
 
     `recalled` is the answer to the recall. `block` is the text for the prompt, or "" if nothing was recalled. Set
     `output` to the agent's answer: a memory whose words it repeats counts as used. An exception ends the run as failed;
@@ -123,7 +123,7 @@ class AgentRun:
         return (self.recalled.context if self.recalled is not None else None) or ""
 
     def begin(self) -> Self:
-        """Begin the run and, unless `recalls` is false, recall for its request."""
+        """Begin the run and, unless `recalls` is false, recall memories for its request."""
         if not self.request:
             return self
         self.id = self.memory.runs.begin(self.request, session_id=self._session_id).id

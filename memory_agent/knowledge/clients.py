@@ -155,7 +155,7 @@ class KnowledgeOnFiles:
         return self._opened().ask(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: requests.SearchItems, timeout_s: float) -> PendingItems:
-        """Open the store and load its model; this takes longer than a recall's wait for shared items."""
+        """Open the store and load its model; this takes longer than a recall waits for shared items."""
         if not self._folder.exists():
             return _no_items
         with suppress(ModelError):

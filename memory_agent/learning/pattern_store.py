@@ -239,8 +239,8 @@ class PatternStore:
 def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
     """Return the rows of the patterns to delete with the memories in `rows`. The result does not include `rows`.
 
-    These are the patterns formed from runs that used or contain one of the memories. If one of the memories is a
-    pattern itself, its runs are excluded from then on. Call this before the rows are deleted.
+    These are the patterns formed from runs that used or contain one of the memories. If one of the memories is itself a
+    pattern, its runs are excluded from then on. Call this before the rows are deleted.
     """
     stored_patterns = _read(batch)
     if not stored_patterns.kept:

@@ -192,7 +192,7 @@ class Searcher:
 def begun(
     begin_shared: BeginShared | None, query: Query, vector: QueryVector | None, deadline: Deadline
 ) -> PendingItems | None:
-    """Start the search of shared items, if the query requests one. A late embedder is not called again."""
+    """Start the search for shared items, if the query requests it. A late embedder is not called again."""
     if begin_shared is None or "global" not in query.tiers:
         return None
     left = msgspec.structs.replace(query, deadline_ms=deadline.remaining_s * 1000)

@@ -1,4 +1,4 @@
-"""Read a session's file or the files of a folder, and resume later where reading stopped.
+"""Reads the file of a session, or the files in a folder, and later resumes where it stopped.
 
 An unreadable part is yielded as `Bad` with its place and does not affect the rest.
 """

@@ -1,4 +1,4 @@
-"""Measures ingest end to end, from the first publish until the last event is recallable, and the embedder by itself.
+"""Measures ingest end to end, from the first publish until the last event is recallable, and the embedder alone.
 
 Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`). The events are one user's
 findings and average 34 tokens. Embedding dominates the time, so this process also embeds the same texts, through the

@@ -2,7 +2,7 @@
 their requests succeed again after a machine is killed.
 
 A daemon and two machines that joined it run as processes on this machine, with loopback addresses. Clients recall and
-write continuously. Machines leave and join again, and the daemon balances the users; then machines are killed. The
+write continuously. Machines leave and rejoin, and the daemon rebalances the users; then, machines are killed. The
 clients pause while a machine starts, because on a real cluster, a starting machine would not use the processors of the
 other machines.
 
@@ -96,7 +96,7 @@ class Load:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Send nothing inside the context."""
+        """Pause all requests inside the context."""
         self._may_run.clear()
         try:
             yield
@@ -186,7 +186,7 @@ class Moves:
         self._thread.join()
 
     def users_on(self, node: str) -> list[str]:
-        """Return the users that are placed on a machine now."""
+        """Return the users that are currently placed on a machine."""
         return [user for user, folder in self._folders.items() if read_placement(folder).node == node]
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""Measures the overhead that we add to a model on a server. A local server answers at once with fixed vectors.
+"""Measures the overhead that our code adds to a model on a server. A local server answers at once with fixed vectors.
 
 The server is a separate process, so the measured processor time does not include it. To run only this benchmark:
 `python -m ops.bench --only providers [--json]`.

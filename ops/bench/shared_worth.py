@@ -518,8 +518,8 @@ _TAIL = """\
   helps* do not depend on the agent. A user's own memories never help here, because the data contain no labels for them.
 - *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
   gain shows the effect of showing and using items, not that of outcomes. In *helpful proven*, twenty users have
-  reported the truth about every item, which gives an upper bound on the benefit of merging. In *others proven*, the
-  same number of random found items is proven instead.
+  reported the truth about every item, which gives an upper bound on the benefit of merging. In *others proven*, as many
+  randomly chosen found items are proven instead.
 - In *praise*, liars agree on the first look-alike found for each kind, and report in each epoch that it was used
   successfully. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
   reports; *burying keys* report that all other found items failed.

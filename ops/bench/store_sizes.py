@@ -1,7 +1,7 @@
 """Samples small stores from data sets, to check that relevance means the same in stores of any size.
 
 There are three kinds. "a part" contains memories of one conversation, chat or project, including the evidence for some
-of its questions. "apart" mixes this evidence with memories of other stores from all data sets, without sessions. "one
+of its questions. "apart" mixes this evidence with memories from other stores of all data sets, without sessions. "one
 session" is the same mixture in a single session, like that of a user who talks about many topics. Each store is asked
 the questions whose evidence it contains, an equal number of questions that it cannot answer, and questions about its
 own conversation whose evidence was not sampled ("missing"). Some of these questions are answered by other memories.
@@ -165,7 +165,7 @@ def _mixed(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Sample a store filled up from other stores; its unanswerable questions are from stores not used for filling."""
+    """Sample a store padded from other stores; its unanswerable questions come from stores not used for padding."""
     rest = [(of, other) for of, dataset in datasets.items() for other in dataset.histories if other is not history]
     rest = _drawn(rest, len(rest), random)
     used, unused = rest[: min(_MOST_STRANGE, len(rest) // 2)], rest[min(_MOST_STRANGE, len(rest) // 2) :]

@@ -16,9 +16,7 @@ _SILENT_PATIENCE_S = 0.05
 
 
 class RequestSockets:
-    """Idle sockets to one endpoint. Thread-safe, but without a lock, because the garbage collector may return a
-    socket.
-    """
+    """Idle sockets to one endpoint. Thread-safe without a lock, because the garbage collector may return a socket."""
 
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
         """`identity`: the keys for a CURVE endpoint."""

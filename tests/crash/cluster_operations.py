@@ -55,7 +55,7 @@ class ClusterOperations:
         return len(self._reads)
 
     def has_answered(self, user_id: str, since_ns: int) -> bool:
-        """Whether the user was read and written since then."""
+        """Whether a read and a write were answered since `since_ns`."""
         answers = (self._answers[user_id, kind] for kind in ("read", "write"))
         return all(times and times[-1] > since_ns for times in answers)
 

@@ -1,7 +1,7 @@
 """A cluster under faults: a daemon, three machines that joined it, and clients that publish, write and read.
 
 Processes are killed and stopped by id, the archive refuses access, and machines leave and rejoin. Processes that ended
-are restarted, as a supervisor would do. Each "machine" has its own loopback address and data folder.
+are restarted, as they would be by a supervisor. Each "machine" has its own loopback address and data folder.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ClusterWorld:
         self.daemon.kill()
 
     def start(self) -> None:
-        """Start everything, with the users spread over the machines, and wait until all are answered."""
+        """Start everything, with users spread over the machines, and wait until every user receives answers."""
         for number, user_id in enumerate(USERS):
             place(self.daemon, user_id, list(MACHINES)[number % len(MACHINES)])
         self._start_daemon()
@@ -180,7 +180,7 @@ class ClusterWorld:
             return USERS
 
     def violations(self) -> list[Violation]:
-        """Check everything that the clients did."""
+        """Check all operations of the clients."""
         self.operations.update()
         return self.operations.violations(self._lives)
 

@@ -1,9 +1,9 @@
 """Damages every file of a data folder, including kinds added later: flips bits, truncates, and zeroes tails.
 
 Each damaged copy is opened and read in another process (`opening_process`). If the file belongs to a user, only the
-parts in this user's folder are read; no other part reads it. Three outcomes are acceptable: the same answers as before,
-one of our errors that reports the damage, or different answers if verification finds the damage (counted separately). A
-dead process, an error that is not ours, or an unreported change in the answers is a finding.
+parts in that user's folder are opened, since no other part reads it. Three outcomes are acceptable: the same answers as
+before, one of our errors that reports the damage, or different answers if verification finds the damage (counted
+separately). A dead process, an error that is not ours, or an unreported change in the answers is a finding.
 """
 
 from __future__ import annotations

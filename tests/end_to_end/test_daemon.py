@@ -1,4 +1,4 @@
-"""Test the daemon as its users see it: from a published event to a recall, and what can fail between them."""
+"""Test the daemon as users see it: the path from a published event to a recall, and what can fail on the way."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def said(user_id: str, text: str, **fields: object) -> dict[str, object]:
 
 
 def settle(daemon: DaemonProcess, publisher: Publisher, timeout_s: float = 60.0) -> None:
-    """Wait until everything published is recallable or quarantined."""
+    """Wait until every published event is recallable or quarantined."""
     report = publisher.flush(timeout_s)
     assert not report.pending
     with client(daemon, "anybody") as asker:

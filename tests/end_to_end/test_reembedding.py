@@ -101,7 +101,7 @@ def test_a_killed_rebuild_continues_and_ends_with_the_same_answers(
     own_daemon.start()
     with MemoryClient("alice", data_dir=own_daemon.data_dir) as client:
         assert answers(client) == former  # by the former embedder
-        assert client.stats().waiting == 0  # a change of the model by itself drops nothing
+        assert client.stats().waiting == 0  # changing the model does not by itself drop vectors
         rebuild = begin_rebuild(own_daemon, "alice")
         wait_until(lambda: 0 < client.stats().waiting < total)
     own_daemon.kill()

@@ -1,4 +1,4 @@
-"""Fuzz targets with encrypted data: key files, credentials, caches and names under a user's key, and markers.
+"""Fuzz targets for encrypted data: key files, credentials, caches and names under a user's key, and markers.
 
 A fuzzer cannot reach the code behind a cipher. Each input is therefore read twice: unchanged, and encrypted with the
 right key and a checksum, as a faulty version of this program could have written it.

@@ -108,7 +108,7 @@ def test_a_hook_starts_a_daemon_as_a_client_last_started_it(
     reporting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = Layout(tmp_path / "data")
-    assert restarted(layout)  # nobody has used this folder, so the default settings are right
+    assert restarted(layout)  # nobody has used this folder, so the default settings apply
     layout.lock.touch()
     start_daemon(layout, Start(("--set", "a=b"), ("OWN_KEY",))).wait(60)
     assert not restarted(layout), "the variable that its settings name is missing"

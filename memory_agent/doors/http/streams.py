@@ -213,7 +213,7 @@ class JournalWatch:
                     await asyncio.sleep(_PAUSE_S)
 
     async def wait(self, user_id: str | None, after: int, timeout_s: float) -> None:
-        """Wait until the user (None: any user) may have entries beyond `after`, the last number that the caller read."""
+        """Wait until the user (None: any user) may have entries beyond `after`, the last number the caller read."""
         self._called.set()
         if after < self._seq:  # these entries were read while no stream waited for this user
             await asyncio.sleep(_PACE_S)

@@ -43,7 +43,7 @@ def data_dir(tmp_path: Path, filled: Path) -> Path:
 
 
 def answers(data_dir: Path, user_id: str, embedder: Embedder) -> list[object]:
-    """Return every kind of answer that a user can get from a memory."""
+    """Return answers of every kind that a user can get from a memory."""
     with Memory.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
         recalls = [memory.recall(query, 10, now=NOW).memories for query in QUERIES]
         runs = memory.runs.list()

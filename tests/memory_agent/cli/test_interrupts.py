@@ -52,7 +52,7 @@ def stopped(relay: RelayProcess) -> Iterator[None]:
 
 @contextmanager
 def started(*words: str, is_ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """Start a command with SIGINT ignored, or handled by default even if the tests run as a background job."""
+    """Start a command with SIGINT ignored, or with its default action even if the tests run as a background job."""
     handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
     process = subprocess.Popen(
         [sys.executable, "-m", "memory_agent", *words, "--json"],
@@ -105,7 +105,7 @@ def test_publish_that_reads_a_pipe_prints_what_was_acknowledged(relay: RelayProc
 
 @contextmanager
 def interrupted(process: subprocess.Popen[str], relay: RelayProcess) -> Iterator[None]:
-    """Interrupt a command once the relay has some of its events, and stop the relay so that no acks arrive.
+    """Interrupt a command once the relay has received some of its events, and stop the relay so that no acks arrive.
 
     The command is interrupted while it waits for acks with a full window of events.
     """

@@ -48,7 +48,7 @@ def always() -> bool:
 def kept(
     clock: Clock, renew: Renew, is_gone: Callable[[], bool] = never, may_start: Callable[[], bool] = always
 ) -> float:
-    """Keep a lease by the daemon's `clock` until the lease ends; return its duration."""
+    """Hold a lease, timed by the daemon's `clock`, until it ends; return its duration."""
     began_s = clock.now_s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lease_module, "time", clock)
@@ -99,9 +99,9 @@ def test_a_time_written_before_a_restart_grants_no_lease() -> None:
 class Host:
     """A host behind a network with delays and losses. Its clock has a different origin and runs at a different rate.
 
-    `exchanges` are pairs of delays in seconds, of a request and its reply; None is a lost message. After the last pair,
-    requests still arrive if `still_hears`, but replies do not. The daemon detects a loss by its timeout or, with
-    `fails_fast`, immediately.
+    `exchanges` are pairs of the delays, in seconds, of a request and its reply; None stands for a lost message. After
+    the last pair, requests still arrive if `still_hears`, but replies do not. The daemon detects a loss by its timeout
+    or, with `fails_fast`, immediately.
     """
 
     def __init__(self, clock: Clock, exchanges: list[tuple[float | None, float | None]], speed: float) -> None:
@@ -198,7 +198,7 @@ def test_a_host_that_ended_or_whose_machine_left_before_its_first_reply_is_given
 
 
 def test_a_host_that_ended_after_its_first_reply_keeps_its_lease_until_its_end() -> None:
-    """Its process may still run on a machine that is cut off."""
+    """Its process may still be running on a machine that is cut off."""
     host = Host(Clock(), [(0.0, 0.0)] * 3, 1.0)
     replied = 0
 

@@ -1,4 +1,4 @@
-"""Test that users share the request slots: a flood fills only the share of its user, whatever the number of keys."""
+"""Test that users share the request slots: a flood fills only its user's share, regardless of the number of keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def fault_of(socket: AsyncRequestSocket, asked: bytes) -> dict[str, Any] |
 
 
 async def flood(served: Served, tokens: list[str], left: int, others: list[str]) -> None:
-    """Flood the gateway until only `left` requests are pending; check that requests with other keys are answered."""
+    """Flood the gateway until all but `left` requests are refused; check that requests with other keys are answered."""
     socket, other = AsyncRequestSocket(served.gateway), AsyncRequestSocket(served.gateway)
     asked = [request(token, "wait", {"through": {"alice": NEVER}}, 1e12) for token in tokens]
     waiting = {asyncio.create_task(fault_of(socket, asked[number % len(asked)])) for number in range(2 * SLOTS)}

@@ -24,7 +24,7 @@ def test_users_can_be_removed_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_users_in_older_folders_can_be_removed_at_the_same_time(tmp_path: Path) -> None:
-    """Erasing the last user in a folder that a restore set aside also removes this folder."""
+    """Erasing the last user in a folder that a restore set aside also removes the folder itself."""
     asides = [tmp_path / f"{ASIDE}{number}" for number in range(len(USERS) // 2)]
     for number, user_id in enumerate(USERS):
         user_folder(asides[number // 2], user_id).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Edits of JSON and TOML text can be undone, and do not change any other byte of the text."""
+"""Edits to JSON and TOML text can be undone, and change no other byte of the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of shared items in a recall, measured by the order of requests and by counts of calls and reads."""
+"""Test the cost that shared items add to a recall, by the order of requests and by counts of calls and reads."""
 
 from __future__ import annotations
 

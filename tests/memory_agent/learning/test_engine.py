@@ -55,7 +55,7 @@ def taught(engine: LearningEngine, lessons: Iterable[Lesson]) -> LearningEngine:
 
 
 def reached(found: Adaptation | None) -> list[int]:
-    """Return the memories that an adaptation raises, the highest gain first."""
+    """Return the memories that an adaptation raises, in order of decreasing gain."""
     if found is None:
         return []
     amounts = found.reached.amounts

@@ -37,7 +37,7 @@ def connections() -> list[str]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connections: list[str]) -> Iterator[Memory]:
-    """A memory with passages in sessions of 30, after enough recalls to finish imports and fill caches. Read-only.
+    """A memory of passages, 30 per session, after enough recalls to finish imports and fill caches. Read-only.
 
     The vectors are mixtures of a few real vectors, because embedding all passages would take 12 s of processor time.
     """

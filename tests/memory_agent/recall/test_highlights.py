@@ -33,7 +33,7 @@ queries = st.lists(
 
 
 def bare(text: str) -> str:
-    """Return a text without highlight marks and ellipses."""
+    """Remove the highlight marks and ellipses from a text."""
     return text.replace("*", "").replace("…", "")
 
 
