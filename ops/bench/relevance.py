@@ -198,8 +198,8 @@ def _sizes(small: Sequence[Measured], least: float) -> list[str]:
         "",
         'The stores are sampled from the data sets (`ops/bench/store_sizes.py`). "Missing" is the share of empty',
         "answers to questions whose evidence was not sampled. For some of the store's own questions, the top ten",
-        'contains memories from other conversations, chats or projects. "Strange" is the share of these questions whose answer',
-        "shows such a memory.",
+        'contains memories from other conversations, chats or projects. "Strange" is the share of these',
+        "questions whose answer shows such a memory.",
     ]
     for mixture in MIXTURES:
         head = (
