@@ -215,7 +215,7 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries in order, and the first and last numbers of the journal at the time of reading.
+    """Entries in order, and the journal's first and last entry numbers at the time of reading.
 
     A `first_seq` greater than the cursor + 1 means that retention deleted unread entries. If `has_more` is true, many
     entries for other audiences were skipped; continue after `last_seq`.

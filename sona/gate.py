@@ -121,7 +121,7 @@ class Gate:
         return self._state.state
 
     def route(self, key: str) -> Route:
-        """Return the ranking that serves the recall with this key. Equal keys and states give equal routes.
+        """Return the ranking that serves the recall with this key. The same key and state always give the same route.
 
         The baseline serves a tenth of the keys in every state, as an independent comparison. "compare" means that the
         baseline serves, and that the learned ranking is logged for the comparison.

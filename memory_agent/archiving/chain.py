@@ -154,7 +154,7 @@ def base_body(continued: Position, owner: bytes = b"") -> bytes:
 
 
 def read_base(body: memoryview, header: Header) -> Position:
-    """Return the position that a base continues. Raises `ArchiveDamagedError`."""
+    """Return the position from which a base continues. Raises `ArchiveDamagedError`."""
     is_whole = len(body) >= _position.size
     if not is_whole or (continued := Position(*_position.unpack_from(body))).epoch >= header.position.epoch:
         raise ArchiveDamagedError(f"object {header.position}.{header.kind} does not name an earlier epoch")

@@ -121,8 +121,8 @@ class UserFiles:
 
     def release(self, user_id: str, placement: Placement) -> Position | None:
         """Archive the files that a sleeping user has on the daemon's machine, and mark them as outdated; return the
-        position in the archive. `discard` deletes them later. Returns None if there are no files. Raises `FencedError`
-        if the placement has ended or a memory was opened meanwhile, and the errors of `prepare`.
+        position in the archive. `discard` deletes them later. Returns None if there are no files. Raises the errors of
+        `prepare`, and `FencedError` if the placement has ended or a memory was opened meanwhile.
         """
         folder, position = user_folder(self._data_dir, user_id), None
         self.require_current(user_id, placement)

@@ -45,7 +45,7 @@ def model() -> None:
 @_folder_option
 @common_options
 def status(target: Target, folder: Path | None) -> None:
-    """Show the model, its origin and its arithmetic (such as int8). The exit code is 1 if there is no usable model.
+    """Show the model, its origin and its numeric format (such as int8). The exit code is 1 if there is no usable model.
 
     \b
     Examples:

@@ -287,7 +287,7 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 @click.option("--none", "is_none", is_flag=True, help="Remove the name; others see a pseudonym again.")
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
-    """Show the author name that others see on the items of --user. With NAME, set this name, also on published items.
+    """Show the author name that others see on the items of --user. NAME sets the name, including on published items.
 
     Part of the user's pseudonym is appended, as in "Ann #3f2a9c", so that no two users have the same name.
 

@@ -117,7 +117,7 @@ class Lane:
         self._is_failing = False
 
     async def read_again(self) -> None:
-        """Read the waiting events again from the journal, after the batch in progress."""
+        """Reread the waiting events from the journal once the batch in progress is finished."""
         async with self._handling:
             self._drop_bytes()
 

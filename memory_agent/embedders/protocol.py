@@ -91,7 +91,7 @@ PendingVectors = Pending[Embeddings]  # (n, d) of texts
 
 
 class Later(Generic[T]):
-    """A pending result whose `result` calls a function that waits."""
+    """A pending result whose `result` calls a blocking function."""
 
     def __init__(self, result: Callable[[], T]) -> None:
         self.result = result
@@ -123,9 +123,9 @@ class Embedder(Protocol):
     from it.
 
     An embedder that computes only vectors implements `begin_query` and `begin_texts`; an embedder that also computes
-    passages and word vectors is a `PassageEmbedder`. If the model has prefixes, the vector of a query differs from that
-    of the same string as a text. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate)
-    raises `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
+    passages and word vectors is a `PassageEmbedder`. If the model has prefixes, the same string has different vectors
+    as a query and as a text. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises
+    `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
 
     @property
@@ -166,7 +166,7 @@ class Embedder(Protocol):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Like `begin_texts`, with all passages and words of each text if the embedder computes them.
+        """Like `begin_texts`, but the results include each text's passages and words if the embedder computes them.
 
         With `timeout_s`, the texts are embedded ahead of bulk work, like queries, within that time.
         """

@@ -31,7 +31,7 @@ def erase_hook_events(data_dir: Path, wanted: Erasable, default_user: str) -> No
 
     Events that name no user, and wait for a key for all users, belong to `default_user`. Call this before erasing from
     the journal, because it waits for hooks that are sending. Raises `KeyFileError`, and `StoreError` if a file cannot
-    be changed or a hook sends for more than 10 s.
+    be changed or a hook is still sending after 10 s.
     """
     for place, owner in _places(data_dir, default_user):
         try:

@@ -85,9 +85,9 @@ class RunOutcomes(BaseCallbackHandler):
     """Records each outermost run of a chain or graph as a run in the memory, and credits its recalls with the outcome.
 
     Pass it as a callback. The request is the last user message of the input, the output is the last message of the
-    result, and the session is LangGraph's `thread_id`. An exception ends the run as failed, and cancellation as
-    cancelled. An interrupted graph leaves its run open; resuming the thread continues it, even in another process.
-    Recalls by this package's retriever, store and node belong to the run.
+    result, and the session is LangGraph's `thread_id`. A run that raises an exception ends as failed, and a cancelled
+    run as cancelled. An interrupted graph leaves its run open; resuming the thread continues it, even in another
+    process. Recalls by this package's retriever, store and node belong to the run.
 
     >>> chain = RunnableLambda(lambda request: "Connected to the VPN, then deployed.")
     >>> chain.invoke("Deploy to staging", {"callbacks": [RunOutcomes(memory)]})

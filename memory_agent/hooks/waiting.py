@@ -22,7 +22,7 @@ MOST_AT_ONCE = 200
 _BATCH_BYTES = 1 << 20
 _SUFFIX, _UNFINISHED = ".jsonl", ".tmp"
 _LONGEST_WRITE_S = 60
-"""No hook runs this long, so an older unfinished file was left by a killed hook."""
+"""No hook runs this long, so an unfinished file older than this was left by a killed hook."""
 
 
 class Batch(NamedTuple):
@@ -41,7 +41,7 @@ class Waiting:
     """The files in one folder. From the first `batch` to `close`, no other hook sends earlier files."""
 
     def __init__(self, folder: Path, receiver: str = "") -> None:
-        """`receiver` identifies a daemon or key that is not the data folder's; its events have a separate folder."""
+        """`receiver` identifies a daemon or key other than the data folder's; its events have a separate folder."""
         self._folder = folder / receiver
         self._lock: int | None = None
 

@@ -161,7 +161,7 @@ def item_in(snapshot: Snapshot, item_id: str) -> MemoryRecord | None:
 
 
 def is_repeat(known: MemoryRecord, record: MemoryRecord) -> bool:
-    """Return whether `record` publishes the known item again, unchanged."""
+    """Return whether `record` republishes the known item without changes."""
     former, about = about_of(known), about_of(record)
     return (former.author, former.version, former.digest) == (about.author, about.version, about.digest)
 

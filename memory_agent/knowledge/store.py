@@ -330,7 +330,7 @@ class Knowledge(Memory):
             stored_figures.write_due(batch, ())
 
     def _adopt(self, voters: dict[bytes, Voter]) -> None:
-        """Assign all contributions to the present voters. After a failure, the next upkeep repeats it."""
+        """Assign all contributions to the present voters. If this fails, the next upkeep retries it."""
         with self._writing.exclusive():  # ensures that no report for the former voters is in progress
             changed = self._voters.adopt(voters)
         with self._archive.store.snapshot() as snapshot:

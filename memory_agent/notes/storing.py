@@ -44,7 +44,7 @@ _FORMATS = {
 }
 """The first bytes of common formats. Some of them are also valid UTF-8."""
 _CONTROL = re.compile(r"[\x00-\x07\x0e-\x1a\x1c-\x1f]")
-"""Characters that do not occur in text. Backspaces and escapes do occur, in manual pages and terminal logs."""
+"""Characters that text does not contain. Backspaces and escapes are omitted: manual pages and logs contain them."""
 _IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", "dist", "build", "venv"})
 
 

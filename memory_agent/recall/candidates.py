@@ -4,8 +4,8 @@
     fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1      w = recall.vector_weight
 
 `shortlist` creates the candidates; every later stage takes and returns candidates (`stages`, `selection`). BM25 has no
-fixed scale, so it is used as a share of the best match. A memory without a vector gets the mean cosine. `speaker`
-lowers the scores of an agent's intermediate texts, which repeat what the user wrote and what was found (decision 0013).
+fixed scale, so each value is divided by the largest. A memory without a vector gets the mean cosine. `speaker` lowers
+the scores of an agent's intermediate texts, which repeat what the user wrote and what was found (decision 0013).
 
 Shapes: n candidates; in `shortlist`, all slots of the view.
 """
@@ -77,7 +77,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     arms: Slots  # the ranking that the candidate comes from
     ranks: Slots  # the place in the learned ranking, from 1, if the baseline was compared with it
     boosts: Slots  # what past use predicts, if the rankings were compared (`storage/stored_runs`)
-    by_score: Slots  # the place by score, from 1, if a judge selected the candidate
+    by_score: Slots  # the rank by score, from 1, if a judge selected the candidate
     copies: tuple[Slots, ...] = ()  # the duplicates folded into each candidate
     folded: tuple[Slots, ...] = ()  # the former requests folded into it, and their copies
     is_all: bool = False  # whether no memory outside the candidates can answer
@@ -140,10 +140,10 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
 
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
-    """Return the best `limit` memories by vector, by words and by the times that the query names, and their neighbours.
+    """Return the `limit` best memories by vector, by words, and by the times named in the query, with their neighbours.
 
-    In `vector` mode, they include the best `sure` by exact cosine. If copies of a few texts crowd out other texts,
-    `limit` counts distinct texts. If the query asks for kinds of memories, adds memories of these kinds.
+    In `vector` mode, they include the `sure` best memories by exact cosine. If copies of a few texts crowd out other
+    texts, `limit` counts distinct texts. If the query asks for certain kinds of memories, adds memories of these kinds.
     """
     best = [_by_vector(search, limit, sure), _of_texts(search, search.bm25, limit, above=0.0), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
@@ -279,7 +279,7 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
 
 
 def _by_time(search: Search, limit: int) -> Slots:
-    """Return the best memories, by nearness and cosine, of those dated at or soon after a time that the query names."""
+    """Of the memories dated at or soon after a time named in the query, return the best by nearness and cosine."""
     if not search.boosting or search.cosines is None:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values

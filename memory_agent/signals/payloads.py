@@ -85,7 +85,7 @@ def roots(payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def with_reports(objects: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return `objects` and the objects in their fields `report`, `result` and `output`."""
+    """Return `objects`, and the objects in their `report`, `result` and `output` fields."""
     nested = (read_value(objects, name) for name in _REPORTS)
     return (*objects, *(value for value in nested if isinstance(value, dict)))
 
@@ -131,7 +131,7 @@ def _ending_of(name: str) -> int | None:
 
 
 def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int]]:
-    """Yield (name, value, depth) for all values in a payload, outermost first. List items have the list's name."""
+    """Yield (name, value, depth) for all values in a payload, outermost first. Items of a list take its name."""
     waiting: deque[tuple[str, object, int]] = deque((name, value, 0) for name, value in payload.items())
     for _ in range(_MAX_VALUES):
         if not waiting:

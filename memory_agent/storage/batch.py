@@ -112,7 +112,7 @@ class Batch(Snapshot):
         return self.state.next_row - 1
 
     def link_keys(self, keys: Iterable[bytes], row: int) -> None:
-        """Link the events with these keys to `row`, except known events."""
+        """Link the events with these keys to `row`, except those already known."""
         for key in keys:
             if self._transaction.get(EVENTS, key) is None:
                 self._transaction.put(EVENTS, key, codec.short_row(row))
@@ -376,7 +376,7 @@ class Batch(Snapshot):
     def finish(self) -> None:
         """Write the state and set `changes`, before the commit."""
         self._transaction.put(META, STATE_KEY, codec.encode_checked(0, self.state))
-        after = self.state.last_change - len(self._entries)  # dropping vectors increases `last_change` without an entry
+        after = self.state.last_change - len(self._entries)  # dropping vectors raises `last_change` without an entry
         self.changes = self.changes_of(after, tuple(self.resolve(self._entries)))
 
     def _index_run(self, old: stored_runs.StoredTrajectory | None, new: stored_runs.StoredTrajectory | None) -> None:

@@ -56,7 +56,7 @@ def decode_owner(key: bytes, value: bytes) -> bytes | None:
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
-    """Return the encryption of the map, which uses the system's key. User ids remain readable."""
+    """Return the encryption settings of the map, which is encrypted with the system's key. User ids remain readable."""
     return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER), _AS_IT_IS))
 
 

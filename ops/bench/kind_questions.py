@@ -1,10 +1,10 @@
 """Reads runs of a software-engineering agent as imported sessions, with questions about their outcomes, failures and so
 on.
 
-The file is the one that `swe` reads. The first run for each issue becomes a session with the events that
-`import-sessions` publishes: the request, the agent's messages, each command with output and exit code, and the end of
-the run with the agent's last message. Sessions begin a day apart. Each user has eight sessions. The issues are
-divided into two halves by the digests of their ids: the users `dev-0`, `dev-1`, ... and `held-0`, `held-1`, ...
+It reads the same file as `swe`. The first run for each issue becomes a session with the events that `import-sessions`
+publishes: the request, the agent's messages, each command with output and exit code, and the end of the run with the
+agent's last message. Sessions begin a day apart. Each user has eight sessions. The issues are divided into two halves
+by the digests of their ids: the users `dev-0`, `dev-1`, ... and `held-0`, `held-1`, ...
 
 Questions, with the memories that answer them. A question names its run by the first words of the issue's title, or by
 time ("yesterday", "last"), and is asked on the day after the session.

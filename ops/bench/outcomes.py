@@ -64,8 +64,8 @@ whole tasks.
 _TAIL = """
 In the control, the outcomes of all runs are shuffled {shuffles} times; the values still count real successes. `both
 first` means that the first run is of the same task and succeeded. In the SWE runs, 11 of the 64 issues have three runs;
-the other issues have only one run, and therefore no past run. The recorded runs used no memory, so whether seeing
-successful runs helps a planner was not measured.
+the other issues have only one run, and therefore no past run. The recorded runs used no memory, so the benefit to a
+planner of seeing successful runs was not measured.
 """
 
 

@@ -50,7 +50,7 @@ class Paraphrases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shares(NamedTuple):
-    """The shares of questions kept and refused by stores of `size` memories, or NaN if there were no questions."""
+    """The shares of questions that stores of `size` memories answer or refuse, or NaN if there were no questions."""
 
     size: int
     kept: float

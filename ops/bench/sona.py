@@ -84,9 +84,9 @@ _TAIL = """\
   memory would open the gate.
 - There are 100 airline runs of 25 tasks; 31 runs succeeded. `outcomes.md` shows the effect of outcomes without
   learning. The runs had no memory, so it is unknown what they would have used: "learning on" uses only the rewards, and
-  "cited" also uses simulated citations. Whether seeing successful runs helps a planner was not measured. If no run of
-  the same task succeeded, a successful run in first place is of a different task; "both at 1" counts only runs of the
-  same task.
+  "cited" also uses simulated citations. The benefit to a planner of seeing successful runs was not measured. If no run
+  of the same task succeeded, a successful run in first place is of a different task; "both at 1" counts only runs of
+  the same task.
 - In "by task", the tested tasks' runs are stored with their outcomes, as in real use. The lessons, from recalls and
   rewards, come only from other tasks.
 - An open gate chooses holdouts and contests by recall ids, which are random, so rows with an open gate vary slightly

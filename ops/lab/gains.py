@@ -2,7 +2,8 @@
 
 Differences per question and seed are resampled by whole conversations (`evaluation.bootstrap`), because a
 conversation's questions share turns, and a question's seeds are not independent. The gain is the smaller of the
-differences from learning off and from the control, because a control's gain is not learned from use.
+differences from learning off and from the control, because a gain that the control shows as well is not learned from
+use.
 
 Shapes: q answers (one per question and seed), m metrics.
 """

@@ -1,6 +1,6 @@
-"""Measures whether a planner's recall returns past runs of its own task, and successful runs.
+"""Measures whether a planner's recall returns past runs of the same task, and runs that succeeded.
 
-Half of each task's trials are past runs. They are replayed one after another: first comes a recall, then the run's
+Half of each task's trials are past runs. They are replayed one after another: each begins with a recall, then its
 events are ingested, and its reward is reported as feedback. For the other half, there is only a recall, with the user's
 first message. An answer is read as a list of runs, each ranked by its best memory. There are two splits. With `trial`,
 feedback is given for all tasks. With `task`, every past run is in the memory, but feedback is given for only half of
@@ -62,7 +62,7 @@ class PlannerJob:
 
 
 class RunFigures(NamedTuple):
-    """The shares of runs of the same task, and of successful runs, in first place and among the top three.
+    """For first place and for the top three: the share of runs of the same task, and the share of successful runs.
 
     `worked_1` is 1 if the first run belongs to the same task and succeeded, and 0 otherwise.
     """

@@ -32,7 +32,7 @@ _PROMISES = {
     "doubled": "a memory or an event exists twice",
     "risen": "a removed memory or item has reappeared",
     "foreign": "a user received another user's text",
-    "died": "the daemon ended by itself",
+    "died": "the daemon exited on its own",
     "unclean": "the daemon ended with an error when it was stopped",
     "not started": "a start failed",
     "not compared": "the stores could not be compared with the ledger",

@@ -58,7 +58,7 @@ class Served:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the daemon ended by itself, or was never started."""
+        """Whether the daemon exited on its own, or was never started."""
         return self._process is None or self._process.poll() is not None
 
     def stop(self) -> int:

@@ -121,7 +121,7 @@ class _Part:
         last = dict.fromkeys(due, self._began_s)
         while not over.wait(_TICK_S) and (now_s := time.monotonic()) - self._began_s < self._plan.hours * 3_600:
             if self._served.has_ended:
-                self._note([Finding("died", "", "the daemon ended by itself")])
+                self._note([Finding("died", "", "the daemon exited on its own")])
                 yield self._restart
                 last[self._restart] = now_s
             for step, every_s in due.items():

@@ -215,7 +215,7 @@ def _let_work(world: World, part: Part, promises: int) -> None:
     count = _counter(world, part)
     aim = count() + promises
     wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} continues")
-    assert part.is_alive, f"{part.name} ended by itself:\n{part.log()}"
+    assert part.is_alive, f"{part.name} exited on its own:\n{part.log()}"
 
 
 def _let_work_or_end(world: World, part: Part) -> None:

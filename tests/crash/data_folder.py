@@ -1,4 +1,4 @@
-"""Creates a data folder to damage, with every file that a daemon writes, by calling the product in this process."""
+"""Creates a data folder to damage. Calls the product in this process to write every file that a daemon writes."""
 
 from __future__ import annotations
 

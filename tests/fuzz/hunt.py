@@ -72,7 +72,7 @@ def hunt(name: str, seconds: float, seed: int, guided: bool) -> Hunt:
 
 
 def _left(work: Path) -> list[Path]:
-    """Return the input that ended a child: libFuzzer's artifact, else the current input."""
+    """Return the input that terminated a child process: libFuzzer's artifact or, without one, the current input."""
     return sorted(work.glob("artifact-*")) or sorted(work.glob("under-way"))
 
 

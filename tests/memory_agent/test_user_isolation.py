@@ -137,7 +137,7 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
 
 
 def test_every_verb_and_every_relay_request_is_among_the_operations() -> None:
-    """Every verb needs an operation; without one, the isolation of users is not tested for the verb."""
+    """Every verb needs an operation; otherwise, user isolation is not tested for that verb."""
     asked = {operation.verb for operation in OPERATIONS}
     assert asked - {"", "no_such_verb"} == METHODS | INNER_METHODS
     requests = {str(request.__struct_config__.tag) for request in get_args(wire.Request)}
@@ -157,7 +157,7 @@ def test_each_operation_is_accepted(users: dict[str, User], operation: Operation
 
 
 def test_the_isolation_check_can_fail(users: dict[str, User]) -> None:
-    """All users send the same query, and each user finds its own words, so a leak is possible."""
+    """All users send the same query, and each finds its own memory, so a leak would be detected."""
     for user in users.values():
         remember(user, Asked(None, "", user))
         answer = user.ask("recall", {"query": SHARED, "top_k": 50})

@@ -122,7 +122,7 @@ class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows."""
 
     prepositions: frozenset[str] = frozenset()  # a bare phrase is a time only after one of these; empty: always
-    floats: bool = False  # a phrase without a year takes the year of the range that it begins
+    floats: bool = False  # a phrase without a year inherits the year of the range that it begins
     is_day: bool = False  # whether the phrase may have a time of day
     is_long: bool = False  # whether a modifier may select a part of it ("early March")
 
@@ -269,7 +269,7 @@ def _figures(match: Match, calendar: Calendar) -> list[Span]:
 
 
 def _yearly(match: Match, calendar: Calendar, in_year: Callable[[int], Span]) -> list[Span]:
-    """Return a yearly span, in the phrase's year if it has one."""
+    """Return a span that recurs yearly, in the phrase's year if it has one."""
     groups = match.groupdict()
     text = (groups.get("year") or "").lower()
     which = which_of(groups.get("which"))

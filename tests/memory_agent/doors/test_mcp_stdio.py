@@ -74,7 +74,7 @@ def answers(lines: bytes, *options: str) -> tuple[dict[Any, dict[str, Any]], str
 
 
 def bridged(find: Callable[[float], Door], *messages: object, tools: Any = "standard") -> dict[Any, dict[str, Any]]:
-    """Return the answers of a bridge in this process, by id."""
+    """Pass messages to a bridge in this process; return its answers by id."""
     out = io.BytesIO()
     Bridge(find, {"tools": tools}, tools, out).run(io.BytesIO(b"".join(map(line, messages))))
     return {answer["id"]: answer for answer in map(json.loads, out.getvalue().splitlines())}

@@ -22,7 +22,7 @@ def places(*ids: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def test_sessions_are_ranked_by_their_best_item_and_counted_once() -> None:
-    # The items a1, a2, b1 and c1 give the order A, B, C of sessions. The evidence is in B and C.
+    # The items a1, a2, b1 and c1 rank the sessions in the order A, B, C. The evidence is in B and C.
     metrics = judge(places("a1", "a2", "b1", "c1"), {}, {"c2": 1, "b1": 1}, SESSIONS, [1, 2, 3])
     assert [metrics[f"session_recall@{k}"] for k in (1, 2, 3)] == [0, 0.5, 1]
     assert metrics["session_mrr"] == 0.5

@@ -33,7 +33,7 @@ if Path(sys.prefix).parent.name != "frameworks":
 
 @pytest.fixture
 def user() -> str:
-    """A user whom no other test uses."""
+    """The id of a user that no other test uses."""
     return f"user-{uuid.uuid4().hex[:12]}"
 
 

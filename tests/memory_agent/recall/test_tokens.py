@@ -1,4 +1,4 @@
-"""Token counts of a block: the upper bound holds for the real tokenizer, and a recall counts within its deadline."""
+"""Token counts of a block: the upper bound holds for the real tokenizer, and counting ends by a recall's deadline."""
 
 from __future__ import annotations
 
