@@ -94,7 +94,7 @@ def audience_of(data: bytes) -> str | None:
 
 
 def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
-    """Decode and validate an event in JSON or MessagePack bytes.
+    """Decode and validate an event encoded as JSON or MessagePack.
 
     Raises only `MalformedEventError` (with the field's name) and `EventTooLargeError`, for any bytes.
 

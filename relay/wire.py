@@ -179,7 +179,7 @@ class Ack(_Message, frozen=True, tag="ack"):
 
 
 class Refusal(_Message, frozen=True, tag="refusal"):
-    """No event of this attempt from `first_seq` on was journaled; resend from `expected_seq`."""
+    """None of this attempt's events from `first_seq` onwards were journaled; resend from `expected_seq`."""
 
     epoch: int
     attempt: int

@@ -145,8 +145,8 @@ def compact(target: Target) -> None:
     """Replace the records of all users, or of --user, with a verified copy that has no free pages.
 
     Removes the bytes of deleted memories from the file. Needs disk space for the copy. During the copy, recalls are
-    answered, but writes wait. If the command is killed, either the old file or the new file remains, and is complete.
-    Without --user and without a daemon, the journal is compacted too; a daemon's relay compacts it after each erasure.
+    answered, but writes wait. If the command is killed, one complete file remains: the old one or the new one. Without
+    --user and without a daemon, the journal is compacted too; a daemon's relay compacts it after each erasure.
 
     \b
     Examples:

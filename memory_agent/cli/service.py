@@ -32,7 +32,7 @@ def stop(target: Target, timeout: float) -> None:
 
     The daemon finishes the work in progress. After an upgrade, this command stops the daemon of the former version. The
     new version is started by the next session of a coding agent, by `memory-agent serve`, or by the service manager.
-    The exit code is 1 if no daemon runs, or if it has not stopped in time.
+    The exit code is 1 if no daemon is running, or if the daemon does not stop in time.
 
     \b
     Examples:

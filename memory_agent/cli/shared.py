@@ -48,7 +48,7 @@ _item = click.argument("item_id", metavar="ID")
 
 @click.group(cls=Group)
 def shared() -> None:
-    """Shared items: publish and manage your own, find and rate those of other users.
+    """Shared items: publish and manage your own, and find and rate those of other users.
 
     Only `confirm` and `offer` send anything to others, and they send exactly what the preview showed. Others see a
     pseudonym, or the name set with `name`. (`memory-agent publish` sends events to your own memory.)
@@ -122,7 +122,7 @@ def unpublish(target: Target, item_id: str) -> None:
 def rate(target: Target, item_id: str, rating: float | None, version: str | None, take_back: bool) -> None:
     """Rate the item ID from 0 to 1. Replaces your earlier rating.
 
-    Prints the figures that everybody sees; they change once enough different users have rated.
+    Prints the figures that everybody sees; they change once enough different users have rated the item.
 
     \b
     Examples:
@@ -209,7 +209,7 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
 
     The events contain no titles. A title is looked up while the item is visible, so that a later removal can be printed
     with the title. If an item was not visible when the command started, its removal is printed with a fingerprint
-    (`item`) instead. --json prints each change as a JSON object on one line.
+    (`item`) instead of a title. --json prints each change as a JSON object on one line.
 
     \b
     Examples:

@@ -48,7 +48,7 @@ class _Joined:
 
 
 class Nodes:
-    """The machines of one daemon's cluster, without the daemon's own. Must be used from a single event loop."""
+    """The machines of one daemon's cluster, except the daemon's own machine. Must be used from a single event loop."""
 
     def __init__(
         self,

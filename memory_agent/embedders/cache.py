@@ -25,7 +25,7 @@ from memory_agent.settings import EmbedderSettings
 GRAPH_REVISION = 2
 """Part of the stamp and of a cached graph's name. Increment it when the vectors of the exporter's graph change."""
 _GRAPH_FORMAT = 3
-"""Part of a cached graph's name only. Increment it when the graph changes but its vectors do not."""
+"""Part of a cached graph's name, but not of the stamp. Increment it when the graph changes but its vectors do not."""
 
 State = Literal["ready", "unbuilt", "missing", "refused"]
 _ADVICE = {

@@ -155,7 +155,7 @@ class Embedder(Protocol):
         return self.begin_texts(texts, progress).result()
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Like `begin_query`, with the vectors of the query's words if the embedder computes them."""
+        """Like `begin_query`, but the result includes the query's word vectors if the embedder computes them."""
         pending = self.begin_query(text, timeout_s)
         return Later(lambda: query_of_vector(pending.result()))
 

@@ -55,7 +55,7 @@ MODELS = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the tokens in a run."""
+    """Parameters that the weights do not contain. `pooling` is mean or cls; `positions` limits the number of tokens."""
 
     name: str
     layers: int

@@ -29,9 +29,9 @@ _PAUSE_S = 0.02
 def erase_hook_events(data_dir: Path, wanted: Erasable, default_user: str) -> None:
     """Erase a user's selected events from the hook files in a data folder. Durable on return. Idempotent.
 
-    Events that name no user, and wait for a key for all users, belong to `default_user`. Call this before erasing from
-    the journal, because it waits for hooks that are sending. Raises `KeyFileError`, and `StoreError` if a file cannot
-    be changed or a hook is still sending after 10 s.
+    Events that name no user and are waiting for a key for all users belong to `default_user`. Call this before erasing
+    from the journal, because it waits for hooks that are sending. Raises `KeyFileError`, and `StoreError` if a file
+    cannot be changed or a hook is still sending after 10 s.
     """
     for place, owner in _places(data_dir, default_user):
         try:

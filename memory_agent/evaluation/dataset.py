@@ -24,7 +24,7 @@ _ANSWER = ("chat.assistant_msg", "text")
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to remember. An item with a `type` is an event of this type with this `payload`, without kind and role."""
+    """A text to remember. An item with a `type` is an event of this type with this `payload`, with no kind or role."""
 
     id: str
     text: str

@@ -18,7 +18,7 @@ from memory_agent.records.memories import MemoryFilter, MemoryRecord, Source
 
 
 class Message(NamedTuple):
-    """A message: the text to search, whether it is the user's, and the whole message as JSON."""
+    """A message: the text to search, whether the user wrote it, and the whole message as JSON."""
 
     text: str
     is_users: bool

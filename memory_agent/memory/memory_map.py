@@ -1,7 +1,7 @@
 """Computes the map of one user's memories, and keeps the positions until the memories change.
 
-Vectors are read from the store, so the map is the same for every index. Positions are recomputed, from the former ones,
-when more than one memory in a hundred has changed. Titles are read again for each map, so that no text of a forgotten
+Vectors are read from the store, so the map is the same for every index. Positions are recomputed from the former ones
+once more than one in a hundred memories has changed. Titles are read again for each map, so that no text of a forgotten
 memory is kept.
 """
 

@@ -1,5 +1,5 @@
-"""Measures one user's archive in a local folder: snapshots, increments, restorations, and the cost of archiving to
-ingest.
+"""Measures one user's archive in a local folder: snapshots, increments, restorations, and the time that archiving adds
+to ingest.
 
 Two copies of a filled store ingest the same batches alternately; changes to one of the copies are recorded, and
 archived between batches.

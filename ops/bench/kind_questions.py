@@ -15,10 +15,10 @@ time ("yesterday", "last"), and is asked on the day after the session.
     request      the user's request, or the start of the run, which has the same text
     error        the failed commands that ran tests
 
-In the second half, questions are also asked in other wordings (categories such as `failure, reworded`) and languages
-(`in de`). These variants were not used to choose the words that recall recognises. Two more categories are not about
-kinds, and show whether handling kinds harms other questions: `lookup`, as in `swe`, and `issue`, where the query is the
-title of an issue and the request is the evidence.
+The questions in the second half are also asked in other wordings (categories such as `failure, reworded`) and in other
+languages (`in de`). These variants were not used to choose the words that recall recognises. Two more categories are
+not about kinds, and show whether handling kinds harms other questions: `lookup`, as in `swe`, and `issue`, where the
+query is the title of an issue and the request is the evidence.
 """
 
 from __future__ import annotations

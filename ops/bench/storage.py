@@ -90,7 +90,7 @@ def _resident_apart(folder: Path) -> dict[str, float]:
 
 
 def _resident(folder: Path) -> dict[str, float]:
-    """Open the folder in this process and recall; return the time to open and this process's memory use."""
+    """Open the folder in this process and recall; return the opening time and this process's memory use."""
     model = open_embedder(EmbedderSettings(allow_download=False))
     began_s = time.perf_counter()
     with Memory.open(folder, embedder=model) as memory:

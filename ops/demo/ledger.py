@@ -1,8 +1,9 @@
 """Counts the outcomes of the demo's events from what the processes report. Pure.
 
 Each published event is recognised as a repeat by the relay, stored as a memory, dropped with a reason, or quarantined.
-An event with none of these outcomes is lost. An event with two outcomes makes the number of lost events too low or
-negative. Events redelivered to a killed actor's successor are not counted twice, because the store recognises them.
+An event with none of these outcomes is lost. If an event has two outcomes, the number of lost events comes out too low,
+or even negative. Events redelivered to a killed actor's successor are not counted twice, because the store recognises
+them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ feedback is given for all tasks. With `task`, every past run is in the memory, b
 the tasks, and the tasks in the other half are tested.
 
 The recorded runs used no memory, so the reward is the only feedback. Some arms also get a simulated citation: the first
-shown memory of a run of the same task or, with a probability of 20 %, a different memory.
+shown memory that comes from a run of the same task or, with a probability of 20 %, a different memory.
 """
 
 from __future__ import annotations

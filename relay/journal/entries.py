@@ -1,8 +1,8 @@
 """The stored form of the journal's entries, counters and times, with their keys, values and checksums. Pure.
 
-A value consists of 8 bytes of XXH3 over its key and content, followed by the content. This also detects an entry that
-is stored under the wrong number. Numbers are 8 bytes, big-endian, so that LMDB sorts them by value. The checksum of an
-encrypted entry is not encrypted, so that damage cannot be mistaken for a missing key.
+A value consists of an 8-byte XXH3 checksum of its key and content, followed by the content. This also detects an entry
+that is stored under the wrong number. Numbers are 8 bytes, big-endian, so that LMDB sorts them by value. The checksum
+of an encrypted entry is not encrypted, so that damage cannot be mistaken for a missing key.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ T = TypeVar("T")
 COUNTERS = "counters"
 DATABASES = ("events", "users", "ids", "forgotten", "consumers", "sources", "quarantine", "unread", COUNTERS)
 """`users` contains the pairs of user and seq, for reading one user's events. `ids` maps user and event_id to seq.
-`forgotten` contains the ids of deleted events that are still recognised, `sources` the read position in each table, and
-`unread` the digests of quarantine entries.
+`forgotten` contains the ids of deleted events that are still recognised. `sources` contains the read position in each
+table. `unread` contains the digests of quarantine entries.
 """
 
 
@@ -46,8 +46,8 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An encrypted event. `name` is its id and `sealed` its content, both encrypted with the key of `owner` or, if that
-    is empty, of the event's user.
+    """An encrypted event. `name` (its id) and `sealed` (its content) are encrypted with the key of `owner` or, if that
+    is empty, with the key of the event's user.
     """
 
     received_ms: int
@@ -176,7 +176,7 @@ def moment(milliseconds_since_1970: int) -> datetime:
 
 
 def counter(transaction: Transaction, name: str) -> int:
-    """Return a durable counter, by default 0."""
+    """Return the value of a durable counter, or 0 if it was never set."""
     value = transaction.get(COUNTERS, name.encode())
     return 0 if value is None else number(value)
 

@@ -1,4 +1,4 @@
-"""Test the figures of a real daemon: they agree with `status` and `stats`, and scraping disturbs nobody."""
+"""Test the metrics of a real daemon: they agree with `status` and `stats`, and scraping does not disturb users."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UPKEEP = "daemon.upkeep_interval_s=0.2"
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[DaemonProcess]:
-    """A daemon that publishes no blocks, so that its figures stand still between requests."""
+    """A daemon that publishes no blocks, so that its metrics do not change between requests."""
     with (
         short_folder() as folder,
         DaemonProcess(Path(folder), UPKEEP, "triggers.enabled=false", light=True).running() as daemon,

@@ -1,4 +1,4 @@
-"""The methods of `Hosts` that concern other nodes, for a single machine."""
+"""The methods of `Hosts` that concern other nodes, implemented for a single machine."""
 
 from __future__ import annotations
 

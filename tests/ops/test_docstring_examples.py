@@ -268,7 +268,7 @@ CLASSES = {owner.__qualname__: (owner, owner) for owner in WORLDS if ">>> " in (
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
-    """The real model, which memories opened by an example also use."""
+    """The real model, which is also used by the memories that examples open."""
     cache = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMORY_AGENT_MODEL_CACHE", str(cache))

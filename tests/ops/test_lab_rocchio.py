@@ -1,4 +1,4 @@
-"""Test the Rocchio baseline: its vector, its effect on the real memory, and no effect without lessons."""
+"""Test the Rocchio baseline: its vector, its effect on the real memory, and the absence of effects without lessons."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_new_and_a_missing_file_have_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_damaged_page_ends_the_process_that_opens_the_file(closed: Path, tmp_path: Path, seed: int) -> None:
-    """Before the check was added, zeroed tails aborted 14 of 31 processes."""
+    """Before the check was added, files with zeroed tails made 14 of 31 processes abort."""
     script = Path(__file__).with_name("damaged_journals.py")
     command = [sys.executable, str(script), str(closed), str(tmp_path / "scratch"), str(seed), str(TIMES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

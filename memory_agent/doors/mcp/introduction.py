@@ -2,7 +2,7 @@
 
 Clients time out on these requests within seconds, so `memory-agent mcp` answers them itself, even while the daemon
 starts. The lists come from `catalogue.json`, which `python -m ops.documents` writes from `tools`, because building them
-at run time would take half a second of imports.
+at run time would need imports that take half a second.
 """
 
 from __future__ import annotations

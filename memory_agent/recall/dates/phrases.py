@@ -431,7 +431,7 @@ class Phrase(NamedTuple):
 
     @property
     def is_weak(self) -> bool:
-        """Whether the phrase is a time only in a suitable context."""
+        """Whether the phrase denotes a time only in a suitable context."""
         return not self.groups and bool(self.kind.prepositions) and not _is_fixed(self.match)
 
     @property

@@ -48,7 +48,7 @@ def failure(*words: object) -> dict[str, Any]:
 
 
 def sign_in(address: str) -> Answer:
-    """Sign in like a page that is opened at this address."""
+    """Sign in as the page does when it is opened at this address."""
     place = urlsplit(address)
     assert place.path == "/page/"
     with closing(HttpCaller(address)) as caller:

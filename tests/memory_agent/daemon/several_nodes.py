@@ -218,7 +218,7 @@ async def dispatched(
 
 
 def objects(folder: Path) -> list[str]:
-    """Return the names of the objects in the archive of a cluster in `folder`."""
+    """Return the names of the objects in the archive of the cluster in `folder`."""
     return sorted(path.name for path in (folder / "archive").rglob("*") if path.is_file())
 
 

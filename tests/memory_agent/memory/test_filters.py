@@ -63,7 +63,7 @@ def sample(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A read-only memory with few candidates per ranking, which requires filters to apply before the cutoff."""
+    """A read-only memory with few candidates per ranking, so that filters must be applied before the cutoff."""
     recall = RecallSettings(candidates=20, min_relevance=0.0)
     with Memory.open(tmp_path_factory.mktemp("filters") / "a", embedder=embedder, recall_settings=recall) as memory:
         assert memory.ingest([sample(number) for number in range(COUNT)], now=NOW).kept == COUNT
