@@ -94,9 +94,9 @@ class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events to erase: all events of a user, or the user's events with these ids, sessions or runs.
 
     Events whose payload lists an id from `quoted` under `quotes` are also erased, unless their own id is in `kept_ids`.
-    `system_seqs` holds the numbers of additional `system` events, and `quarantine_ids` the ids of quarantine entries
-    without a number. The caller must verify that these events and entries belong to the user, because a key may name
-    any session.
+    `system_seqs` contains the numbers of additional `system` events. `quarantine_ids` contains the ids of quarantine
+    entries that have no number. The caller must verify that these events and entries belong to the user, because a key
+    may name any session.
     """
 
     user_id: str

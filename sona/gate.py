@@ -5,7 +5,7 @@ ranking, which is not shown) -> ON (the learned ranking answers; 10 % of answers
 credited lessons, then TRIAL again).
 
 The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
-multiplies a wealth that starts at 1. If past use predicts nothing that position does not predict, the expected wealth
+multiplies a wealth that starts at 1. If past use predicts nothing beyond what position predicts, the expected wealth
 never rises. By Ville's inequality, the probability that the wealth ever reaches t is then at most 1/t, however often it
 is tested. The first TRIAL requires a wealth of 28, and the n-th TRIAL 140 * 2^(n - 2). Over all TRIALs, the learner is
 then turned ON with a probability of at most 1/28 + 1/140 + 1/280 + ... = .05. The test does not change any answer.
@@ -59,7 +59,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence on which the gate decides.
+    """The evidence on which the gate bases its decisions.
 
     In TRIAL, `won`, `lost` and `tied` count comparisons and contests since its start. In ON, they count contests since
     entering ON. In OFF, they are the counts at which the learner was turned OFF.
@@ -111,7 +111,7 @@ _decoder = msgspec.msgpack.Decoder(_State)
 
 
 class Gate:
-    """Decides whether the learner of one user may act. Not thread-safe."""
+    """Decides whether the learner of one user may affect answers. Not thread-safe."""
 
     def __init__(self) -> None:
         self._state = _State()

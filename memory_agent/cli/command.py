@@ -97,7 +97,7 @@ def _longest(parameter: click.Parameter) -> str:
 
 
 class SectionedCommand(click.Command):
-    """A command whose help is divided into sections: first the options outside all sections, then each section."""
+    """A command whose help is divided into sections: first the options that are in no section, then each section."""
 
     def __init__(self, *arguments: Any, sections: Mapping[str, tuple[str, ...]] | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)

@@ -32,7 +32,7 @@ _COLUMNS: dict[str, tuple[Callable[[], ProgressColumn], ...]] = {
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show a spinner with the elapsed time during work without steps. Draws only on a terminal."""
+    """Show a spinner with the elapsed time during work whose progress is unknown. Draws only on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield

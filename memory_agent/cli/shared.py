@@ -91,7 +91,7 @@ def offered(target: Target) -> None:
 @_item
 @daemon_options
 def unpublish(target: Target, item_id: str) -> None:
-    """Withdraw the item or offer ID with its figures; from now on, no result contains it.
+    """Withdraw the item or offer ID with its figures; from then on, no result contains it.
 
     The item's bytes are removed from the files at the daemon's next upkeep, or immediately if no daemon is running.
     Only the item's author, or the holder of a key with the scope shared-admin, may withdraw the item. The exit code is

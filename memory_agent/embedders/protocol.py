@@ -168,7 +168,7 @@ class Embedder(Protocol):
     ) -> Pending[list[Embedded]]:
         """Like `begin_texts`, but the results include each text's passages and words if the embedder computes them.
 
-        With `timeout_s`, the texts are embedded ahead of bulk work, like queries, within that time.
+        With `timeout_s`, the texts are embedded within that time and, like queries, ahead of bulk work.
         """
         pending: PendingVectors | Pending[list[Embedding]]
         if timeout_s is None:

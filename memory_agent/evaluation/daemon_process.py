@@ -105,7 +105,7 @@ def publish_events(events: Iterable[dict[str, Any]], file: Path, data_dir: Path,
     """Write the events to `file`, publish them to the daemon for `data_dir`, and wait until all are recallable.
 
     Runs `memory-agent publish --wait`, which shows its progress on standard error. Raises `UnavailableError` if it
-    fails; the reason is on standard error.
+    fails; the reason is printed on standard error.
     """
     encode = msgspec.json.encode
     file.write_bytes(b"".join(encode(event) + b"\n" for event in events))

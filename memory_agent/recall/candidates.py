@@ -35,7 +35,7 @@ Places = npt.NDArray[np.intp]
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
-_MOST_TIED = 8  # as a multiple of the limit; ties may be many: 20,000 notes "build N failed" have equal scores
+_MOST_TIED = 8  # as a multiple of the limit; ties can be numerous: 20,000 notes "build N failed" tie
 _OTHER_LANGUAGE = 3.0  # the model rates all texts in one foreign language as similar (decision 0015)
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)

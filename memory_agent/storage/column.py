@@ -27,7 +27,7 @@ GraphWriter = Callable[[Path, Cipher | None], None]  # writes a file. On an `OSE
 
 
 class Cosines(NamedTuple):
-    """Approximate cosines of all memories with a query.
+    """Approximate cosine similarities between a query and all memories.
 
     `values` (n,) are accurate to within `error`. They are NaN for slots that have no vector or were not scanned. The
     cosine of a slot that was not scanned is at most `unseen` (minus infinity if all were scanned), unless an

@@ -233,7 +233,7 @@ def said_words(text: str) -> list[str]:
 
 
 def first_said_word(text: str) -> str:
-    """Return the first of `said_words` without computing the others, which takes a third of the time."""
+    """Return the first of `said_words`, in a third of the time that computing all of them takes."""
     for word in unicodedata.normalize("NFC", text).casefold().split():
         bare = word.strip(_PUNCTUATION)
         if bare and bare not in _ARTICLES and bare not in _COURTESIES:

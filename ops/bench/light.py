@@ -60,7 +60,7 @@ def _form(store: Path, *, is_light: bool) -> dict[str, Any]:
 
 
 def _used(data_dir: Path) -> dict[str, Any]:
-    """Recall the way a planner does; return memory, latency, and the share of a core that the idle daemon uses."""
+    """Recall as a planner does; return memory use, latency, and the share of a core that the idle daemon uses."""
     with MemoryClient(_USER, data_dir=data_dir) as client:
         took_ms = [milliseconds(client.recall, question) for question in queries(_RECALLS, seed=6)]
         memories = client.stats().memories

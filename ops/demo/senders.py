@@ -65,7 +65,7 @@ class Sender:
 
 
 def send_plainly(messages: Sequence[str], folder: Path, endpoint: str) -> bool:
-    """Send messages from a process over plain PUB; return whether there was a subscriber."""
+    """Send messages over plain PUB from a separate process; return whether there was a subscriber."""
     file = folder / "plain.txt"
     file.write_text("".join(message + "\n" for message in messages), encoding="utf-8")
     return start_process("ops.demo.plain_tool", str(file), "--connect", endpoint).wait(_END_TIMEOUT_S) == 0

@@ -81,7 +81,7 @@ def standings(answered: Sequence[Answered]) -> list[Standing]:
 
 
 def curve(answered: Sequence[Answered]) -> list[Point]:
-    """Return the learning curves of the arms that were asked at every stage."""
+    """Return the learning curves of the arms that were evaluated at every stage."""
     points = []
     for stage in STAGES:
         by_arm = _by_arm(a for a in answered if a.taught == stage and a.split == "random" and a.is_repeated)

@@ -2,9 +2,9 @@
 
 Half of each task's trials are past runs. They are replayed one after another: each begins with a recall, then its
 events are ingested, and its reward is reported as feedback. For the other half, there is only a recall, with the user's
-first message. An answer is read as a list of runs, each ranked by its best memory. There are two splits. With `trial`,
-feedback is given for all tasks. With `task`, every past run is in the memory, but feedback is given for only half of
-the tasks, and the tasks in the other half are tested.
+first message. An answer is interpreted as a list of runs, each ranked by its best memory. There are two splits. With
+`trial`, feedback is given for all tasks. With `task`, every past run is in the memory, but feedback is given for only
+half of the tasks, and the tasks in the other half are tested.
 
 The recorded runs used no memory, so the reward is the only feedback. Some arms also get a simulated citation: the first
 shown memory that comes from a run of the same task or, with a probability of 20 %, a different memory.

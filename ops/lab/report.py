@@ -143,7 +143,7 @@ in first place.
 """
 MOST_FALSE_ALARMS = 0.05
 BY_EARLY, BY_END, MOST_OPENED = 0.15, 0.5, 0.036
-"""The minimum shares of users whose gate is open early and by the end, and the maximum share if citations are
+"""The minimum shares of users whose gate must be open early and by the end, and the maximum share if citations are
 shuffled.
 """
 

@@ -170,7 +170,7 @@ def _growth(one: Joined) -> list[str]:
     return [
         f"Growth per hour, with 95 % intervals; the first {WARM_S / 60:.0f} minutes of each run are excluded. Growth",
         f"within a run is the mean of the least-squares slopes of {len(lives)} runs of the daemon, and growth from run",
-        "to run is the slope of the runs' means. A value is bold if its interval excludes 0 and it is above",
+        "to run is the slope of the runs' means. A value is bold if its interval excludes 0 and the value exceeds",
         f"{GREW_PERCENT:g} % of the mean per hour. `load` is the soak itself.",
         "",
         *_table(("", "mean", "within a run", "from run to run"), rows),

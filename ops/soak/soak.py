@@ -89,7 +89,7 @@ class _Part:
         self._errors = 0
 
     def run(self, over: threading.Event) -> int:
-        """Run until the time is over or `over` is set."""
+        """Run until the time is up or `over` is set."""
         with Family() as family:
             self._run(over)
             self._note([Finding("left", "", one) for one in until_gone(family)])

@@ -35,7 +35,7 @@ from relay.disk.transaction import (
 from relay.locks import ReadWriteLock, holding
 
 # Before a replacement, new transactions are blocked for up to this time, to let open transactions end. Between
-# attempts, new transactions may run for the same time.
+# attempts, new transactions may run for the same length of time.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
@@ -439,7 +439,7 @@ def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes
 
 
 def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
-    """Return the handles by name. The handle of a database that an older read-only file lacks is None."""
+    """Return the handles by name. If an older read-only file lacks a database, its handle is None."""
     handles = dict.fromkeys(names)
     for name in names:
         with suppress(*(lmdb.NotFoundError,) if readonly else ()):

@@ -1,4 +1,4 @@
-"""Stops the relay for a while under load and checks that spooled events arrive once and in order."""
+"""Stops the relay for a while under load, and checks that spooled events arrive exactly once and in order."""
 
 from __future__ import annotations
 

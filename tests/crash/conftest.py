@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """The seed of this run, printed with a failure."""
+    """The seed of this run, which is printed if a test fails."""
     chosen = int(request.config.getoption("--crash-seed", default=SEED))
     print(f"--crash-seed={chosen}")
     return chosen

@@ -124,7 +124,7 @@ def _memories(user_id: str, records: Mapping[int, MemoryRecord]) -> list[Stored]
 def _found_by_vector(
     archive: Archive, view: View, records: Mapping[int, MemoryRecord], embedder: Embedder | None
 ) -> set[int]:
-    """Return the rows that are found by their own vector."""
+    """Return the rows that a search for their own vector finds."""
     found: set[int] = set()
     if embedder is not None and archive.store.state.ndim == embedder.info.ndim:
         for record in records.values():

@@ -46,7 +46,7 @@ def has_atheris() -> bool:
 
 
 def hunt(name: str, seconds: float, seed: int, guided: bool) -> Hunt:
-    """Search for `seconds` in a child process."""
+    """Run the search in a child process, for the given number of seconds."""
     with tempfile.TemporaryDirectory(prefix="hunt-") as folder:
         work = Path(folder)
         command = [sys.executable, str(_FOLDER), "--child", str(work), "--target", name, "--seconds", str(seconds)]

@@ -1,4 +1,4 @@
-"""Test the time to skip entries whose key is missing, and what an unreadable key blocks."""
+"""Test how long it takes to skip entries whose key is missing, and what an unreadable key blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test publishers over real sockets: acks, order, resending, back-pressure, invalid events."""
+"""Test publishers over real sockets: acks, order, resending, back-pressure and invalid events."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_an_event_object_may_be_published_directly(publisher: Publisher, subscri
 
 
 def test_threads_may_publish_while_acks_come_in(broker: Broker) -> None:
-    """Regression: the window was counted outside the lock, which soon stopped a publisher with a large window."""
+    """Regression: the window was counted outside the lock, which soon blocked a publisher with a large window."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:

@@ -121,7 +121,7 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 class Kind(NamedTuple):
     """The contexts and modifiers that a kind of phrase allows."""
 
-    prepositions: frozenset[str] = frozenset()  # a bare phrase is a time only after one of these; empty: always
+    prepositions: frozenset[str] = frozenset()  # a bare phrase denotes a time only after one of these (empty: always)
     floats: bool = False  # a phrase without a year inherits the year of the range that it begins
     is_day: bool = False  # whether the phrase may have a time of day
     is_long: bool = False  # whether a modifier may select a part of it ("early March")
@@ -468,8 +468,8 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases in text order. Of overlapping phrases, the phrase that starts first counts; of phrases with
-    the same start, the longest counts.
+    """Return the phrases in text order. Of overlapping phrases, the one that starts first is returned; of phrases with
+    the same start, the longest.
     """
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))

@@ -52,7 +52,7 @@ class Campaign:
             self.history.acknowledge(addition)
 
     async def publish(self, user_id: str) -> None:
-        """Publish an event, which may be found later and must be found at the end."""
+        """Publish an event, which later recalls may find and the final recall must find."""
         addition = self.history.begin(user_id, self._text(user_id), is_event=True)
         event = {
             "event_type": "chat.user_msg",

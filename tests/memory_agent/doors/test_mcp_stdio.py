@@ -376,7 +376,7 @@ def test_an_invalid_address_or_token_is_not_retried(door: Door) -> None:
 
 @pytest.mark.parametrize("tools", ["standard", "classic"])
 def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, tools: str) -> None:
-    """A model repeats a failed call, although the call may have been executed."""
+    """A model may repeat a failed call that has in fact been executed."""
     name, text = ("remember", "text") if tools == "standard" else ("vector_memory_write", "content")
 
     def remember(id: int) -> bytes:

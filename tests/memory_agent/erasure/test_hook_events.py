@@ -1,4 +1,4 @@
-"""Test erasing the events of hooks that no daemon has acknowledged."""
+"""Test the erasure of hook events that no daemon has acknowledged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def event(number: int, user_id: str | None = None, **fields: object) -> bytes:
 
 
 def keep(data_dir: Path, *events: bytes, url: str | None = None, token: str | None = None) -> Waiting:
-    """Store events as a hook with these options does."""
+    """Store events as a hook with these options would."""
     waiting = Waiting(Layout(data_dir).hooks, receiver_of(url, token))
     waiting.keep(events)
     return waiting

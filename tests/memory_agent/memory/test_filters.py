@@ -1,4 +1,4 @@
-"""Recalls with every field of `MemoryFilter`, at any selectivity, match brute force over all records."""
+"""Recalls with every field of `MemoryFilter`, at any selectivity, return the same memories as a brute-force search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TAGS = ["auth", "web", "data", "rare"]
 
 
 def sample(number: int) -> dict[str, Any]:
-    """Return an event with varied fields. Filters select between none and all of the events."""
+    """Return an event with varied fields. A filter may select any number of the events, from none to all."""
     random = np.random.default_rng(number)
     event_type, quality = [
         ("chat.user_msg", {}),

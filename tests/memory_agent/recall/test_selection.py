@@ -208,7 +208,7 @@ def test_an_answer_is_filled_behind_more_duplicates_than_a_graph_returns(tmp_pat
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A memory with 5,000 copies of a text, 1,000 texts that differ in a number, and 40 other texts on the subject."""
+    """A memory with 5,000 copies of a text, 1,000 texts that differ only in a number, and 40 related texts."""
     copies = [message(number, FIX) for number in range(5_000)]
     numbered = [message(number, f"Backup {number} of the wiki is done") for number in range(5_000, 6_000)]
     others = [message(number, f"Worker {number} drained the billing queue") for number in range(6_000, 6_040)]

@@ -1,4 +1,4 @@
-"""A document's query: title, headings, then changed and central sentences; bounded even for a megabyte."""
+"""A document's query: title, headings, then changed and central sentences; its length is bounded even for 1 MB."""
 
 from __future__ import annotations
 
