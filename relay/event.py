@@ -96,7 +96,7 @@ def audience_of(data: bytes) -> str | None:
 def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
     """Decode and validate an event encoded as JSON or MessagePack.
 
-    Raises only `MalformedEventError` (with the field's name) and `EventTooLargeError`, for any bytes.
+    For any bytes, raises only `MalformedEventError` (with the field's name) and `EventTooLargeError`.
 
     >>> data = b'{"event_id": "e-1", "event_type": "user_input", "user_id": "alice"}'
     >>> decode_event(data, EventLimits(), now).event_id

@@ -171,7 +171,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ack(_Message, frozen=True, tag="ack"):
-    """Each of the producer's events from `first_seq` on is either durable or permanently rejected. Cumulative."""
+    """Each of the producer's events from `first_seq` onwards is either durable or permanently rejected. Cumulative."""
 
     epoch: int
     first_seq: int

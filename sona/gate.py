@@ -184,7 +184,7 @@ class Gate:
         return _wilson(self._state.ever_won, self._state.ever_decided)
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes. The same calls give the same bytes."""
+        """Return the state as bytes. The same sequence of calls always gives the same bytes."""
         return msgspec.msgpack.encode(self._state)
 
     @classmethod

@@ -49,7 +49,7 @@ class _Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserFiles:
-    """Users' files on one node. Thread-safe if only one thread at a time uses the files of each user."""
+    """Users' files on one node. Thread-safe as long as each user's files are used by only one thread at a time."""
 
     def __init__(self, data_dir: Path, settings: Settings, *, is_home: bool) -> None:
         self._data_dir = data_dir

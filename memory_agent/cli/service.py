@@ -102,7 +102,7 @@ def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
     if not target.as_json:
         click.echo(f"{plain(str(own.path))}:\n{plain(own.text)}")
     if own.state == "edited":
-        raise Failure("usage", f"{own.path} is another file, or was edited; move it away first")
+        raise Failure("usage", f"{own.path} is another file, or was edited; move it elsewhere first")
     if dry_run:
         _print(target, Done(path=str(own.path), text=own.text, is_done=False), "nothing is written: --dry-run")
         return

@@ -1,4 +1,4 @@
-"""One user's events between journal and memory: in order, limited in size, retried until they are handled.
+"""One user's events between journal and memory: in order, limited in size, and retried until they are handled.
 
 A full lane drops further events and reads them from the journal later, so a slow user delays no other user. An event
 leaves the lane once it is durable in the memory or in quarantine, or if its encryption key was destroyed. If the memory

@@ -160,7 +160,7 @@ class RelayThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer queued requests, close the journal and join the thread, for at most 10 s. Idempotent."""
+        """Answer queued requests, close the journal and join the thread, waiting at most 10 s. Idempotent."""
         self._is_stopping = True
         self._stopping.put(None)
         if self._broker is not None:

@@ -132,7 +132,7 @@ class Embedder(Protocol):
     def info(self) -> EmbedderInfo: ...
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """Start to embed `text`, ahead of all bulk work; return without waiting for the result.
+        """Begin to embed `text` ahead of all bulk work, and return without waiting for the result.
 
         `timeout_s` limits the time from this call to the result. Raises only `InvalidInputError`; `result` raises other
         errors.

@@ -3,7 +3,7 @@
 Every file is verified before use: the default model against the SHA-256 pinned here, any other model against
 `SHA256SUMS` in its folder, which contains the output of `sha256sum model.safetensors tokenizer.json config.json`. Only
 BERT encoders with absolute positions and exact GELU, pooled by mean or first token, are supported (MiniLM, BGE, GTE and
-E5 of the first generation). Other models are rejected, because they would produce meaningless vectors.
+first-generation E5). Other models are rejected, because they would produce meaningless vectors.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _erase_from(file: Path, wanted: Erasable, owner: str | None) -> None:
 
 
 def _remove_unfinished(file: Path) -> None:
-    """Remove a file that a killed hook left. A running hook renames its file at once, and can send without it."""
+    """Remove a file left by a killed hook. A running hook renames its file at once, and can send without it."""
     with suppress(FileNotFoundError):
         while 0.0 <= time.time() - file.stat().st_mtime < _WRITTEN_WITHIN_S:
             time.sleep(_PAUSE_S)

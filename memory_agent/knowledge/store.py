@@ -122,7 +122,7 @@ class Knowledge(Memory):
             self.removal.apply(read_history(archive.store.folder, user_id))
 
     def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float = 10.0) -> Any:
-        """Answer a request; `timeout_s` bounds a search. Raises `InvalidInputError` and `StoreError`.
+        """Answer a request; `timeout_s` limits the duration of a search. Raises `InvalidInputError` and `StoreError`.
 
         Raises `DeadlineExceededError` for a write after its deadline, because the caller's data may have been erased
         since then.
@@ -330,7 +330,7 @@ class Knowledge(Memory):
             stored_figures.write_due(batch, ())
 
     def _adopt(self, voters: dict[bytes, Voter]) -> None:
-        """Assign all contributions to the present voters. If this fails, the next upkeep retries it."""
+        """Assign all contributions to the current voters. If this fails, the next upkeep retries it."""
         with self._writing.exclusive():  # ensures that no report for the former voters is in progress
             changed = self._voters.adopt(voters)
         with self._archive.store.snapshot() as snapshot:

@@ -141,7 +141,7 @@ def documents(root: Path) -> Iterator[Path]:
 
 
 def _is_gone(file: str) -> bool:
-    """Return whether a file does not exist; False if its folder cannot be searched."""
+    """Return whether a file is missing; False if its folder cannot be searched."""
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):

@@ -75,7 +75,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     # Set by `selection`.
     shift: Scores
     arms: Slots  # the ranking that the candidate comes from
-    ranks: Slots  # the place in the learned ranking, from 1, if the baseline was compared with it
+    ranks: Slots  # the rank in the learned ranking, from 1, if the baseline was compared with it
     boosts: Slots  # what past use predicts, if the rankings were compared (`storage/stored_runs`)
     by_score: Slots  # the rank by score, from 1, if a judge selected the candidate
     copies: tuple[Slots, ...] = ()  # the duplicates folded into each candidate
@@ -318,7 +318,7 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
 
 
 def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
-    """Return the nearness, 0 to 1, of each time (n,), in microseconds since 1970, to the nearest of `dates`.
+    """Return the nearness (0 to 1) of each time (n,), in microseconds since 1970, to the nearest of `dates`.
 
     The value is 1 within a span, fades after it, and is 0 before it, because an event is often mentioned in the days
     after it happened, but not earlier.
@@ -350,7 +350,7 @@ def _fading(date: UnderstoodDate) -> timedelta:
 
 
 def fuse(cosines: Scores, words: Scores, shares: Scores, weight: float) -> Scores:
-    """Fuse cosines, late interaction (`words`) and shares of BM25 into scores (n,). `weight` applies to the cosines."""
+    """Fuse cosines, late interaction (`words`) and BM25 `shares` into scores (n,). `weight` applies to the cosines."""
     present = np.isfinite(cosines)
     filled = cosines if present.all() else np.where(present, cosines, cosines[present].mean())
     return weight * filled + (1.0 - weight) * (words + _BM25 * shares) / (1.0 + _BM25)

@@ -193,7 +193,7 @@ class Owners:
         return _is_among(event, among) and self.owner_of(event) == user_id
 
     def forget(self, user_id: str) -> None:
-        """Erase a user's runs and sessions from the file, and all damaged pairs. Raises `StoreError`."""
+        """Erase a user's runs and sessions, and all damaged pairs, from the file. Raises `StoreError`."""
         self.save()
         doomed = {key for key, owner in self._all() if owner in (user_id.encode(), None)}
         with self._environment.write() as transaction:

@@ -101,7 +101,7 @@ class _Stemmers(threading.local):
         self._stemmers: dict[str, Stemmer.Stemmer] = {}
 
     def stems(self, algorithm: str, words: Sequence[str]) -> list[str]:
-        """Return the stems of folded words. A word that is too short, too long or only an ending is its own stem."""
+        """Return the stems of folded words. A word that is too short or long, or only an ending, is its own stem."""
         stemmer = self._stemmers.get(algorithm)
         if stemmer is None:
             stemmer = self._stemmers[algorithm] = Stemmer.Stemmer(algorithm, 0)

@@ -64,7 +64,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Selects the blocks to follow by role, run and session; None matches all."""
+    """Selects the blocks to follow by role, run and session; None matches any value."""
 
     role: str | None = None
     run: str | None = None

@@ -9,7 +9,7 @@ bootstrapped over groups (conversations, chats, issues), because the questions o
     python -m ops.bench.ablation --data FOLDER      ten minutes; writes ops/bench/ablation.md
 
 FOLDER contains `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. Embedding takes half the time. With `--stores`,
-the stores are kept, and later runs (for example with different ranking constants) do not embed again.
+the stores are kept, so that later runs (for example with different ranking constants) need not embed again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures a coding agent's hook: the time from a prompt to its context, and until the hook process exits.
+"""Measures a coding agent's hook: the time from a prompt until its context arrives, and until the hook exits.
 
 As in a client, each prompt starts a hook process with the default deadline. The hook publishes the prompt's events
 during the recall. The baseline is an interpreter that only reads its input. Variants alternate, and no prompt is

@@ -54,9 +54,9 @@ _NOW = datetime(2026, 2, 16, tzinfo=UTC)
 _MEGABYTE = 1e6
 _WHEN = {
     "builtin": "the default, and the fastest up to about 250,000 memories per user. It is exact and encrypted, "
-    "and nothing has to be installed.",
-    "sqlite-vec": "choose it for many small users and limited memory. It uses no server, and one encrypted file for "
-    "each user. A search reads the whole file, so it is slow from about 50,000 memories on.",
+    "and requires no installation.",
+    "sqlite-vec": "choose it for many small users and limited memory. It needs no server, and uses one encrypted file "
+    "for each user. A search reads the whole file, so it is slow with more than about 50,000 memories.",
     "pgvector": "choose it if you already operate a PostgreSQL server with backups, or need SQL access to the "
     "vectors. A graph index (used here for 100,000 memories) adds a few milliseconds when a memory is stored.",
     "lancedb": "choose it if other programs need the vectors in Lance's format, without a server. It adds 350 MB of "

@@ -55,17 +55,17 @@ _HEAD = """\
 
 Written by `python -m ops.bench.outcomes` on {date:%Y-%m-%d} (decision 0021). Recalls use the real `Memory` with
 learning off. All runs of a file are in one user's memory. Each run's request is recalled without the run's own
-memories. The row for weight 0 shows the percentage of answers whose first run succeeded or is of the same task. The
-other rows show differences from this row in percentage points, with 95 % intervals from {resamples:,} resamples of
+memories. The row for weight 0 shows the percentage of answers whose first run succeeded or belongs to the same task.
+The other rows show differences from this row in percentage points, with 95 % intervals from {resamples:,} resamples of
 whole tasks.
 
 {machine}.
 """
 _TAIL = """
 In the control, the outcomes of all runs are shuffled {shuffles} times; the values still count real successes. `both
-first` means that the first run is of the same task and succeeded. In the SWE runs, 11 of the 64 issues have three runs;
-the other issues have only one run, and therefore no past run. The recorded runs used no memory, so the benefit to a
-planner of seeing successful runs was not measured.
+first` means that the first run belongs to the same task and succeeded. In the SWE runs, 11 of the 64 issues have three
+runs; the other issues have only one run, and therefore no past run. The recorded runs used no memory, so the benefit to
+a planner of seeing successful runs was not measured.
 """
 
 

@@ -85,7 +85,7 @@ class TokenSource:
         return self._token
 
     def reload(self) -> bool:
-        """Read the token again; return whether it has changed."""
+        """Reread the token; return whether it has changed."""
         former = self._token
         if self.identity.file is not None:
             try:

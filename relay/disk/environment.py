@@ -279,7 +279,7 @@ class Environment:
                     transaction.put(database, key, value)
 
     def compact(self, tries: int = 8) -> None:
-        """Replace the file with a verified compact copy, without deleted data. Durable on return.
+        """Replace the file with a verified compact copy that contains no deleted data. Durable on return.
 
         Writes wait; reads wait only while the file is replaced. If the process is killed, either the old or the new
         file remains. Raises `full`, `damaged`, and `TimeoutError` if open transactions have not ended after `tries`

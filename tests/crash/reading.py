@@ -145,7 +145,7 @@ def _nearest(view: View, vector: Embedding, count: int) -> list[int]:
 
 
 def _found(view: View, text: str) -> set[int]:
-    """Return the rows that are found by their unique word."""
+    """Return the rows that a search for the text's unique word finds."""
     word = next(word for word in text.split() if word.startswith("lamp"))
     return set(view.rows[view.words.scores([word]) > 0].tolist())
 

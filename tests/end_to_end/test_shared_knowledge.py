@@ -1,4 +1,4 @@
-"""Test shared items of a real daemon: search by others, an unavailable store, recovery from a crash, erasure."""
+"""Test shared items of a real daemon: search by others, an unavailable store, crash recovery and erasure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches for a failing input of one target, by mutation or, if atheris is installed, guided by coverage.
+"""Searches for an input on which one target fails, by mutation or, if atheris is installed, guided by coverage.
 
 The search runs in a child process, so a crash or hang ends only the search of that target. The finding is then the
 input that caused the crash or hang. Findings are minimised, and one of each kind is stored.

@@ -78,7 +78,7 @@ def door(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def served(door: str, embedder: Embedder) -> Iterator[Served]:
-    """One folder per door; otherwise, ids that users sent through one door would count as leaks of the other door."""
+    """One folder per door; otherwise, ids that users sent through one door would count as leaks through the other."""
     with gateway_in_new_folder(embedder, SOON) as served:
         yield served
 

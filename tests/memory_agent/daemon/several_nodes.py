@@ -1,7 +1,7 @@
 """A cluster in one process: real hosts with their own folders on each node, one archive, and `Hosts` above them.
 
-The hosts run in threads. After `Node.pause`, a node answers no request of the daemon and renews no lease, like a frozen
-or unreachable machine. Its threads continue.
+The hosts run in threads. After `Node.pause`, a node answers no requests from the daemon and renews no leases, like a
+frozen or unreachable machine. Its threads continue.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ async def cluster(
     keys_folder: str = "",
     store: StoreSettings | None = None,
 ) -> AsyncIterator[tuple[Hosts, Machines, Placements]]:
-    """Run `Hosts` over nodes with these names, besides the daemon's own machine."""
+    """Run `Hosts` over nodes with these names, in addition to the daemon's own machine."""
     settings = Settings(
         archive=ArchiveSettings(url=f"file://{folder / 'archive'}", timeout_s=10.0),
         encryption=EncryptionSettings(keys_folder=keys_folder),

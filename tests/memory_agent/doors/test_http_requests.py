@@ -64,7 +64,7 @@ class RawConnection:
             return
 
     def read_to_end(self) -> bytes:
-        """Return all bytes until the other side closes the connection."""
+        """Return all bytes received until the other side closes the connection."""
         data = b""
         try:
             while part := self.socket.recv(65536):

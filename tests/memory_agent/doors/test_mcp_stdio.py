@@ -64,7 +64,7 @@ def line(message: object) -> bytes:
 
 
 def answers(lines: bytes, *options: str) -> tuple[dict[Any, dict[str, Any]], str]:
-    """Return a process's answers to these lines, by id, and its standard error."""
+    """Run a process on these lines; return its answers by id, and its standard error."""
     done = subprocess.run(
         command(*options), input=lines, capture_output=True, timeout=PATIENCE_S, env=environment(), check=False
     )

@@ -1,4 +1,4 @@
-"""Test that programs of one agent process find the session that its hooks reported last."""
+"""Test that programs started by an agent process find the session that its hooks last reported."""
 
 from __future__ import annotations
 

@@ -381,7 +381,7 @@ def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
 
 
 class FailingModel(OtherModel):
-    """A custom embedder that raises foreign errors for some texts."""
+    """A custom embedder that raises unexpected errors for some texts."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         if "at once" in text:

@@ -1,4 +1,4 @@
-"""Test the stages: gains from context and gains of answers match a manual computation within session and filter, and
+"""Test the stages: within session and filter, the gains that context and answers give match a manual computation;
 learning is scaled.
 """
 
