@@ -7,8 +7,9 @@ credited lessons, then TRIAL again).
 The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
 multiplies a wealth that starts at 1. If past use predicts nothing beyond what position predicts, the expected wealth
 never rises. By Ville's inequality, the probability that the wealth ever reaches t is then at most 1/t, however often it
-is tested. The first TRIAL requires a wealth of 28, and the n-th TRIAL 140 * 2^(n - 2). Over all TRIALs, the learner is
-then turned ON with a probability of at most 1/28 + 1/140 + 1/280 + ... = .05. The test does not change any answer.
+is tested. The first TRIAL requires a wealth of 28; the n-th TRIAL requires 140 * 2^(n - 2). Over all TRIALs, the
+learner is then turned ON with a probability of at most 1/28 + 1/140 + 1/280 + ... = .05. The test does not change any
+answer.
 
 For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests are also counted in TRIAL, because
 earlier versions interleaved in this state.

@@ -98,7 +98,7 @@ class UserFiles:
         return None if archive is None else archive.flush()
 
     def close(self, user_id: str) -> Position | None:
-        """Like `archive`, for a closed memory and for files that an earlier process left. May be repeated."""
+        """Like `archive`, but for a closed memory, and for files left behind by an earlier process. May be repeated."""
         folder, archive = user_folder(self._data_dir, user_id), self._archives.get(user_id)
         marker = self._marker(folder)
         if self.is_home or marker is None or marker.is_left:

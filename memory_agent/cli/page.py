@@ -30,7 +30,7 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bool) -> None:
     """Show a memory in the browser: its timeline, explained searches, runs, and what was learned.
 
-    The daemon serves the page, on this machine only unless the settings allow other machines. The address signs the
+    The daemon serves the page only to this machine, unless the settings allow other machines. The address signs the
     browser in with the rights of the key; it works once, within a minute. If there is no browser, the address is
     printed. If no daemon is running, a daemon is started.
 

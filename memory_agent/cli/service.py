@@ -24,7 +24,7 @@ _STOP_WITHIN_S = 60.0
     default=_STOP_WITHIN_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for it to stop.",
+    help="How long to wait for the daemon to stop.",
 )
 @options_where_user(UNUSED)
 def stop(target: Target, timeout: float) -> None:

@@ -187,7 +187,7 @@ def search(target: Target, text: str, **fields: Any) -> None:
 @_item
 @daemon_options
 def show(target: Target, item_id: str) -> None:
-    """Show the item ID, if the user published it or may see it. The text may be another user's.
+    """Show the item ID, if the user published it or may see it. The text may have been written by another user.
 
     \b
     Examples:

@@ -123,7 +123,7 @@ class Lane:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Pause the lane inside the context. Events that are still waiting are then read again from the journal."""
+        """Pause the lane inside the context. Events that are still waiting are then reread from the journal."""
         async with self._handling:
             try:
                 yield

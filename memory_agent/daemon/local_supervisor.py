@@ -219,7 +219,7 @@ class ThreadHost(Host):
         raise UnavailableError("this daemon runs without Ray (serve --light): use MemoryClient")
 
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
-        """Records each batch of events while it is handled, so that a crash of this process is attributed to it."""
+        """Records each batch of events while handling it, so that a crash of the process is attributed to the batch."""
         if request.method:
             return await super().request(request, body, timeout_s)
         with self._deliveries.of(request.user_id, [seq for seq, _ in decode(body, IngestBatch).events]):

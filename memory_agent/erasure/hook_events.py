@@ -1,4 +1,4 @@
-"""Erases events that hooks of coding agents wrote to the data folder and no daemon has acknowledged.
+"""Erases events that coding agents' hooks wrote to the data folder and that no daemon has acknowledged.
 
 `hooks.waiting` writes the files. The name of a subfolder identifies another key or daemon.
 """

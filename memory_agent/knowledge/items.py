@@ -40,7 +40,7 @@ from memory_agent.storage.snapshot import Snapshot
 from relay import described
 
 ABOUT = "shared"  # the metadata key of an item's description
-_USERS_STEP = 5  # the displayed number is rounded, which hides single users
+_USERS_STEP = 5  # the displayed number is rounded, which hides individual users
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

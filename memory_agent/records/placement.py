@@ -9,7 +9,7 @@ HOME = ""
 
 
 class Position(msgspec.Struct, frozen=True, order=True):
-    """The position of an object in a user's archive; later states have greater positions."""
+    """The position of an object in a user's archive; later states have higher positions."""
 
     epoch: int
     number: int

@@ -21,7 +21,7 @@ Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Scores = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
-"""The content of an index as named arrays. A sequence of arrays is one array, split along its first axis."""
+"""The content of an index as named arrays. A sequence of arrays represents one array, split along its first axis."""
 LoadedArrays = Mapping[str, npt.NDArray[Any]]  # arrays as read from a file: writable, and possibly mapped
 GraphWriter = Callable[[Path, Cipher | None], None]  # writes a file. On an `OSError` the old file remains valid
 

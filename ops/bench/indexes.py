@@ -60,7 +60,8 @@ _WHEN = {
     "pgvector": "choose it if you already operate a PostgreSQL server with backups, or need SQL access to the "
     "vectors. A graph index (used here for 100,000 memories) adds a few milliseconds when a memory is stored.",
     "lancedb": "choose it if other programs need the vectors in Lance's format, without a server. It adds 350 MB of "
-    "packages and 100 to 250 MB of memory to each process, more than the built-in index of 100,000 memories.",
+    "packages and, to each process, 100 to 250 MB of memory, which is more than the built-in index of 100,000 memories "
+    "needs.",
 }
 
 _COLUMNS = {

@@ -72,7 +72,7 @@ class Family:
 
 
 def _below(but: frozenset[int]) -> list[psutil.Process]:
-    """Return all of this process's descendants, except the children `but` and their descendants."""
+    """Return all of this process's descendants, except the children in `but` and their descendants."""
     ours = [child for child in psutil.Process().children() if child.pid not in but]
     found = list(ours)
     for child in ours:

@@ -17,7 +17,7 @@ from ops.soak.slope import Slope, line, mean_slope, slope_of
 WARM_S = 300.0
 """A daemon's first minutes are excluded from its growth, because the daemon then opens stores and fills caches."""
 GREW_PERCENT = 2.0
-"""Growth of less than this per hour is not reported as growth."""
+"""An hourly increase of less than this is not reported as growth."""
 _FEWEST_SAMPLES = 8
 _HOUR_S = 3_600.0
 _MB = 1e6

@@ -1,4 +1,4 @@
-"""Reads the disk after a run into a `History`, by calling the product, while nothing else runs."""
+"""After a run, calls the product to read the disk into a `History`, while nothing else is running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test plain PUB emitters: their message forms, best-effort delivery with counts, and quarantine of junk."""
+"""Test plain PUB emitters: message forms, best-effort delivery with counts, and the quarantine of invalid messages."""
 
 from __future__ import annotations
 

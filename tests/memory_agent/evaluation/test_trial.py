@@ -1,4 +1,4 @@
-"""Test that scores by items, and by sessions in the order of their best items, match manual calculations."""
+"""Test that the metrics of items, and of sessions ranked by their best items, match manual calculations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lower bound fails no more often than stated, for one look or many, and rises with each user's level."""
+"""The lower bound fails no more often than stated, whether for one look or many, and rises with each user's level."""
 
 from __future__ import annotations
 

@@ -515,7 +515,7 @@ def test_publishing_goes_on_while_the_columns_are_rebuilt(world: World, monkeypa
 
 
 def test_a_new_version_is_visible_only_under_its_own_policy(world: World) -> None:
-    """Outdated columns find an item under its former policy."""
+    """A search of outdated columns finds an item under its former policy."""
     ann = world.user("ann", "org:acme")
     item = confirm(ann)()
     world.shared._archive._is_behind = True

@@ -1,4 +1,4 @@
-"""Markdown is split at headings of any kind, never within code, and section ids survive changes elsewhere."""
+"""Markdown is split at headings of any kind, but never within code; section ids survive changes elsewhere."""
 
 from __future__ import annotations
 
