@@ -1,4 +1,4 @@
-"""Daemons that machines may join, and machines that join them, as processes with loopback addresses."""
+"""Runs daemons that machines may join, and the machines that join them, as processes with loopback addresses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def joined_machine(
 ) -> Iterator[subprocess.Popen[str]]:
     """Join a machine to the daemon of `home`; it leaves when the context ends, unless it was killed.
 
-    The machine keeps its files in `folder`. `prefix` is put before its command line, for example to pin it to a core.
+    The machine keeps its files in `folder`. `prefix` is prepended to its command line, for example to pin it to a core.
     """
     key = folder / f"{name}.key"
     if not key.exists():

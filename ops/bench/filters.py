@@ -67,7 +67,7 @@ def _measure_one(folder: Path, embedder: MixedVectors, size: int) -> Figures:
 
 
 def _filters(made: Sequence[dict[str, Any]]) -> list[tuple[str, MemoryFilter, Passing]]:
-    """Return the filters with their names (kind and share), and which events pass each."""
+    """Return each filter with its name (kind and share) and whether each event passes it."""
     times = [datetime.fromisoformat(event["timestamp"]) for event in made]
     qualities = np.array([event["payload"]["quality"] for event in made])
     filters = []

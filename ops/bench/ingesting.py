@@ -1,5 +1,5 @@
-"""Measures recalls in process while memories are ingested at a steady rate, relative to the same recalls without
-ingest.
+"""Measures in-process recalls while memories are ingested at a steady rate, relative to the same recalls without
+ingestion.
 
 One thread ingests 250 memories per second in batches of 25, as a host does for one user; another thread recalls, with
 pauses. The vectors are precomputed, so the embedder (see `load`) is not measured. A second pass with the model shows
@@ -86,7 +86,7 @@ def _measure_one(folder: Path, embedder: Embedder, made: list[dict[str, Any]], t
 
 @contextmanager
 def _coming_in(memory: Memory, left: list[dict[str, Any]]) -> Iterator[list[int]]:
-    """Ingest from `left` at the fixed rate while the `with` block runs; yield the number ingested, in a list."""
+    """Ingest from `left` at the fixed rate while the `with` block runs; yield a list that holds the number ingested."""
     came_in = [0]
     over = threading.Event()
 

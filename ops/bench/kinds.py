@@ -91,7 +91,7 @@ def _found(answer: Answer) -> list[float]:
 
 
 def _shown(values: npt.NDArray[np.float64], units: npt.NDArray[np.intp], sign: str = "") -> Iterator[str]:
-    """Yield the mean at each cutoff with its interval over issues, in percent."""
+    """Yield, in percent, the mean at each cutoff and its interval over issues."""
     low, high = np.percentile(bootstrap(values, units, _RESAMPLES, _SEED), _INTERVAL, axis=0)
     for mean, least, most in zip(values.mean(axis=0), low, high, strict=True):
         yield f"{100 * mean:{sign}.1f} ({100 * least:{sign}.1f} to {100 * most:{sign}.1f})"

@@ -44,7 +44,7 @@ _MODES = ("off", "on", "auto")
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the cost of learning by itself and in recalls from the filled `store`, which is not changed."""
+    """Return the cost of learning, on its own and within recalls from the filled `store`, which is not changed."""
     return {
         "updates": {str(size): _updates(size) for size in _SIZES},
         "state": _state(),

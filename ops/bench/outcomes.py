@@ -7,8 +7,8 @@ FOLDER contains `airline_runs_dev.json` and `swe_runs_dev.json`. All runs of a f
 user's memory, an hour apart, without feedback or learning. Each run's request is then recalled on behalf of that run
 (`by_run`), which excludes its own memories. The answer is read as a list of runs, each ranked by its best memory.
 
-The arms are outcome weights (`recall.outcome`), of which 0 is the baseline, and a control: the shipped weight, with the
-outcomes of all runs shuffled. Any gain in the control is not due to outcomes.
+The arms are outcome weights (`recall.outcome`; 0 is the baseline) and a control: the shipped weight, with the outcomes
+of all runs shuffled. A gain in the control is not due to outcomes.
 """
 
 from __future__ import annotations

@@ -78,10 +78,10 @@ class Arm:
     and report it as used successfully; to invert, they report the opposite of their runs' outcomes. `sybils` is the
     number of keys that report before anybody else: they praise the same look-alikes, or bury all other items by
     reporting them as used without success. With `proven`, twenty users report in advance that all helpful items
-    (`helpful`), or the same number of random items (`random`), succeeded. `late` delays publishing one helpful item per
-    kind until epoch `Size.late_at`. `has_place` reserves a place for shared items. `proven_share` is how often the best
-    proven item takes this place if the user's own memories fill the other places. `worse_last` ranks new items before
-    those that are worse than usual.
+    (`helpful`), or the same number of random items (`random`), succeeded. `late` delays the publication of one helpful
+    item per kind until epoch `Size.late_at`. `has_place` reserves a place for shared items. `proven_share` is how often
+    the best proven item takes this place if the user's own memories fill the other places. `worse_last` ranks new items
+    before those that are worse than usual.
     """
 
     name: str
@@ -185,7 +185,7 @@ def _by(added: Callable[[FoundItem, float], float]) -> Order:
 
 
 def _past_one(found: Sequence[FoundItem], plain: Mapping[str, float]) -> list[FoundItem]:
-    """Move each proven item past one unproven item."""
+    """Move each proven item ahead by one unproven item."""
     order: list[FoundItem] = []
     for one in found:
         is_past = bool(one.is_proven and order and not order[-1].is_proven)
@@ -278,7 +278,7 @@ class Deployment:
         self._release()
 
     def ask(self) -> tuple[list[Answered], list[Searched]]:
-        """Recall and search for every kind in its held-out wording, as users who never used an item."""
+        """Recall and search for every kind in its held-out wording, on behalf of users who never used an item."""
         late, praised = self.late(), self._praised()
         answers = [self._answered(user, kind, late) for user in range(self.size.others) for kind in self.kinds]
         return answers, [self._searched(kind, late, praised) for kind in self.kinds]
@@ -398,7 +398,7 @@ class Deployment:
             self._report(user, place, 1, 0)
 
     def _praised(self) -> set[int]:
-        """Return, for each kind, the first look-alike in its results that helps with no kind."""
+        """Return, for each kind, the first look-alike in its results that does not help with any kind."""
         helpful = {place for kind in self.kinds for place in kind.helps}
         useless = [[place for place in kind.found if place not in helpful] for kind in self.kinds]
         return {places[0] for places in useless if places}

@@ -148,8 +148,8 @@ def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
 
 
 def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool | None = None) -> dict[Key, Array]:
-    """Return the mean values by kind and seed after an epoch, for answers that the user's own memories fill or do not
-    fill (`is_full`).
+    """Return the mean values by kind and seed after an epoch, optionally only for answers that the user's own memories
+    fill or do not fill (`is_full`).
     """
     of: dict[Key, list[Seen]] = {}
     for world, seed, one in found:
@@ -201,7 +201,7 @@ class _Reader:
         self.last = measured.size.epochs
 
     def before(self, arm: str, *, is_full: bool | None = None) -> dict[Key, Array]:
-        """Return the values before any report (loop off); they are equal in all arms with the same agent and place."""
+        """Return the values before any report (loop off), which all arms with the same agent and place share."""
         return means(self.measured.lived[arm], 0, is_full=is_full)
 
     def after(self, arm: str, *, is_full: bool | None = None, epoch: int | None = None) -> dict[Key, Array]:
@@ -462,7 +462,9 @@ def _points(found: Difference) -> str:
 
 
 def draw(measured: Measured, file: Path) -> None:
-    """Plot to a PNG file, by epoch, the gain in success of first answers over the same answers with the loop off."""
+    """Plot, as a PNG file, the gain in success of first answers by epoch, relative to the same answers with the loop
+    off.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -179,7 +179,7 @@ def _show_pattern(stage: Stage) -> None:
 
 
 def _publish(stage: Stage, publisher: Publisher, events: Sequence[Event]) -> None:
-    """Publish through the relay, and wait until every event is handled."""
+    """Publish through the relay, and wait until every event has been handled."""
     for event in events:
         publisher.publish(event)
     publisher.flush(PATIENCE_S)

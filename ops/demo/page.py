@@ -28,14 +28,14 @@ def show_page(stage: Stage) -> None:
         )
     else:
         stage.screen.say(
-            f"{address.partition('#')[0]} becomes unavailable, because the daemon stops now; on a terminal, the demo "
+            f"{address.partition('#')[0]} becomes unavailable now, because the daemon stops; on a terminal, the demo "
             "waits for a visit. `memory-agent open` shows the page of your own daemon.",
             "dim",
         )
 
 
 def _address(stage: Stage) -> str:
-    """Return an address that signs in once."""
+    """Return an address that can sign in once."""
     command = [sys.executable, "-m", "memory_agent", "open", "--data-dir", str(stage.data_dir), "--user", HEROINE]
     said = subprocess.run(
         [*command, "--no-start", "--print", "--json"],

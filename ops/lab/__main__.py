@@ -82,7 +82,7 @@ class _Options(NamedTuple):
 @click.option("--shown", type=click.IntRange(1, 100), default=10, show_default=True,
               help="Memories per answer while learning.")  # fmt: skip
 @click.option("--jobs", "processes", type=click.IntRange(1, 64),
-              help="Processes, each with its own model. Default: one per core.")  # fmt: skip
+              help="Number of processes, each with its own model. Default: one per core.")  # fmt: skip
 @click.option("--results", type=click.Path(path_type=Path), metavar="OUT",
               help="Write each question's results to this JSON file: ids and numbers, but no text.")  # fmt: skip
 @click.option("--plot", type=click.Path(path_type=Path), metavar="PNG",
@@ -113,10 +113,10 @@ def sona(target: Target, options: _Options) -> None:
       recurring work  for how many users the gate opened within 20 and 50 runs, and their gain
       airline runs    past runs recalled for a new request: same task or not, successful or not
 
-    Also compared with learning off: only vectors, single parts of the learner, and one vector that shifts all queries
-    (Rocchio). Only the gain over both learning off and the shuffled control counts. "cite, gate decides" is what a user
-    gets with learning.mode=auto; in the other arms, learning is always active. The default takes about 15 minutes on
-    two slow cores, and --quick takes a few minutes.
+    The following are also compared with learning off: only vectors, single parts of the learner, and one vector that
+    shifts all queries (Rocchio). Only the gain over both learning off and the shuffled control counts. "cite, gate
+    decides" is what a user gets with learning.mode=auto; in the other arms, learning is always active. The default
+    takes about 15 minutes on two slow cores, and --quick takes a few minutes.
 
     \b
     Examples:
@@ -150,7 +150,7 @@ def sona(target: Target, options: _Options) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Number of seeds.")
 @click.option("--jobs", "processes", type=click.IntRange(1, 64),
-              help="Processes, each with its own model. Default: one per core.")  # fmt: skip
+              help="Number of processes, each with its own model. Default: one per core.")  # fmt: skip
 @common_options
 def instant(target: Target, file: Path, seeds: int, processes: int | None) -> None:
     """Compare the learner with and without its instant layer, in the two states in which the layer is active.
@@ -201,7 +201,7 @@ class _Users(NamedTuple):
 @common_options
 @as_struct("options", _Users)
 def gate(target: Target, options: _Users) -> None:
-    """Measure after how many runs the gate opens for a new user, and how often it opens for users without a gain.
+    """Measure how many runs it takes for a new user's gate to open, and how often it opens for users who gain nothing.
 
     Without --airline and --swe, the command only summarises the users in the file. The default takes about 20 minutes
     on one slow core.

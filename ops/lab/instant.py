@@ -3,8 +3,8 @@
 The layer is active, and is therefore measured, in two states: while the bank is nearly empty, and once it cannot hold
 every lesson. In the *cold* state, half of a conversation's other questions are asked after 15 lessons. In the *full*
 state, all conversations are in one memory: 85 % of their questions (more than the bank's 512 exemplars) are taught, and
-the others are asked. Each course is taught once, with the layer, and tested with and without it, so both answers use
-the same lessons. The bank is measured both by itself and with the learner's other parts, as shipped.
+the others are asked. Each course is taught once, with the layer, and then tested both with and without it, so both
+tests use the same lessons. The bank is measured both by itself and with the learner's other parts, as shipped.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def run_job(setup: Setup, job: InstantJob) -> list[Compared]:
 
 
 def summarise(compared: Sequence[Compared]) -> list[InstantGain]:
-    """Return the layer's effects by state, signal, parts and group, without empty groups."""
+    """Return the layer's effects by state, signal, parts and group, omitting empty groups."""
     by_kind: dict[tuple[State, Signal, Parts, Group], list[Compared]] = {}
     for one in compared:
         group: Group = "repeated" if one.is_repeated else "new"
@@ -159,7 +159,7 @@ def _gain(state: State, signal: Signal, parts: Parts, group: Group, compared: Se
 
 @contextmanager
 def _without_layer() -> Iterator[None]:
-    """Turn the layer off inside the block, since there is no setting for it."""
+    """Turn the layer off within the `with` block, since no setting does so."""
     usual = Learner.uses_instant
     Learner.uses_instant = False  # type: ignore[assignment, method-assign]
     try:
