@@ -254,7 +254,7 @@ def _read_preview(file: Path) -> PublishPreview | None:
 
 
 def _author(memory: MemoryClient | Memory) -> str | None:
-    """Return the author as other users would see it, or None if it is unavailable or not readable with this key."""
+    """Return the author as shown to other users, or None if unavailable or not readable with this key."""
     try:
         name = memory.shared.name()
     except (ScopeMissingError, UnavailableError):

@@ -208,7 +208,7 @@ def _beginning(record: MemoryRecord) -> str:
 @click.argument("record_id", metavar="ID")
 @daemon_options
 def get(target: Target, record_id: str) -> None:
-    """Show the memory ID in full: its text, and every field that is set.
+    """Show the memory with this ID in full: its text, and every field that is set.
 
     `recall`, `list` and `trajectory show` print ids.
 

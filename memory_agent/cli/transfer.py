@@ -44,9 +44,9 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
 
     Each line contains a whole memory, including its usage, vector and event ids. Without filters, events whose memory
     was deleted are included; with filters, only memories that match all filters are written. Can be used while a daemon
-    is running. An existing file is replaced only with --replace, and then as a whole. What was learned from runs is not
-    included; use `memory-agent sona export` for that. With --user shared-knowledge, the lines are the shared items,
-    with attachments but without figures or chosen names.
+    is running. An existing file is replaced only with --replace, and only by a complete file. What was learned from
+    runs is not included; use `memory-agent sona export` for that. With --user shared-knowledge, the lines are the
+    shared items, with attachments but without figures or chosen names.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ from relay.net import AsyncRequestSocket
 
 
 class AsyncMemoryClient(AsyncMemoryMethods):
-    """`MemoryClient` for asyncio, with the same errors. Any number of requests may run concurrently."""
+    """`MemoryClient` for asyncio, raising the same errors. Any number of requests may run concurrently."""
 
     def __init__(
         self,

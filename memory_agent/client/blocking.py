@@ -28,8 +28,8 @@ class MemoryClient(MemoryMethods):
     """One user's memory, accessed through the daemon. Thread-safe; a forked child opens its own connections.
 
     Every method raises the errors of `Memory`, `UnavailableError` if no daemon runs, and `DeadlineExceededError`. If
-    the daemon ends during a call and restarts within five seconds, a call that may be repeated is sent again.
-    Otherwise, the method raises `ConnectionLostError`, which indicates whether the call may have taken effect.
+    the daemon exits during a call and restarts within five seconds, a repeatable call is sent again. Otherwise, the
+    method raises `ConnectionLostError`, which indicates whether the call may have taken effect.
     """
 
     def __init__(
@@ -136,7 +136,9 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Yield an idle or new socket. The number of sockets depends on the concurrent requests, not on the threads."""
+        """Yield an idle or new socket. The number of sockets depends on the number of concurrent requests, not of
+        threads.
+        """
         if self._process_id != os.getpid():
             self._renew()
         with self._guard:

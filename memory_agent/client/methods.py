@@ -134,7 +134,7 @@ class MemoryMethods(_Namespaces):
         return self._ask("owner", run_id=run_id, session_id=session_id)
 
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
-        """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`.
+        """Return at most `limit` events that could not be handled, oldest first, with ids greater than `after`.
 
         >>> [(event.id, event.code, event.size_bytes) for event in memory.quarantined()]
         [(1, 'malformed_event', 5)]

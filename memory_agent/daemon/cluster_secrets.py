@@ -73,8 +73,8 @@ class ClusterSecrets:
 def ray_environment(folder: Path, certificate: Certificate) -> dict[str, str]:
     """Write the certificate into `folder` and return the variables for Ray, which reads them when it is imported.
 
-    A machine that does not answer for three seconds counts as dead. Ray waits a little longer for the gcs, because the
-    daemon restarts the gcs if it dies.
+    A machine that does not answer for three seconds is considered dead. Ray waits a little longer for the gcs, because
+    the daemon restarts the gcs if it dies.
     """
     texts = (certificate.authority, certificate.certificate, certificate.private_key)
     for name, text in zip(_FILES.values(), texts, strict=True):

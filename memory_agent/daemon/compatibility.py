@@ -42,14 +42,14 @@ def require_compatible(params: JoinParams, model: str | None) -> None:
 
 def _advice(own: int | str, expected: int | str, version: str) -> str:
     if not isinstance(own, int) or not isinstance(expected, int):
-        return f"install {expected} on this machine, because Ray requires equal versions of Ray and Python"
+        return f"install {expected} on this machine, because Ray requires the same versions of Ray and Python"
     if own < expected:
         return f"upgrade this machine from version {version} to {VERSION}"
     return f"upgrade the daemon from version {VERSION} to {version} first"
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """Encode only the settings that differ from their defaults, since another version may lack other settings."""
+    """Encode only the settings that differ from their defaults, since another version may not know the others."""
     return msgspec.msgpack.encode(_differing(settings))
 
 

@@ -1,7 +1,7 @@
 """The daemon's figures in Prometheus' text format. Only this file imports `prometheus_client`, at the first scrape.
 
-A scrape reads counters, sends no request to a host, and wakes no user. Values of labels come from lists in the code or
-are names of machines, so that the number of time series is limited.
+A scrape reads counters, sends no request to a host, and wakes no user. Label values come from lists in the code or are
+names of machines, so the number of time series is bounded.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def _of_ingestion(status: DaemonStatus, components: Components) -> Iterator[Fami
     dispatcher = components.dispatcher
     yield Family("ingest_seconds", "Duration of a batch's ingestion into a memory.", dispatcher.ingestion)
     yield Family("lag_seconds", "Age of an event when it became recallable.", dispatcher.lags)
-    yield Family("lag_events", "Events from the first unhandled to the last read.", _one(status.dispatched["lag"]))
+    yield Family("lag_events", "Events from the first unhandled to the last one read.", _one(status.dispatched["lag"]))
     events = _listed(status.dispatched, _EVENTS)
     yield Family("events", "Events from the journal, by outcome.", events, ("outcome",), "counter")
     queues = {"lanes": dispatcher.waiting(), "parked": dispatcher.parked, "triggers": status.triggers["waiting"]}
-    yield Family("queued_events", "Events that wait in the daemon.", _listed(queues, queues), ("queue",))
+    yield Family("queued_events", "Events waiting in the daemon.", _listed(queues, queues), ("queue",))
 
 
 def _of_journal(stats: RelayStats) -> Iterator[Family]:
@@ -100,7 +100,7 @@ def _of_journal(stats: RelayStats) -> Iterator[Family]:
     masked = sum(number for name, number in stats.counts.items() if name.startswith("masked_"))
     counts = _listed({**stats.counts, "masked": masked}, (*_RELAY, "masked"))
     yield Family("relay_counts", "Counters of the relay.", counts, ("count",), "counter")
-    yield Family("journal_events_stored", "Events ever stored in the journal.", _one(journal.last_seq), kind="counter")
+    yield Family("journal_events_stored", "Total events stored in the journal.", _one(journal.last_seq), kind="counter")
     yield Family("journal_events", "Events in the journal.", _one(journal.entries))
     yield Family("journal_file_bytes", "Size of the journal's file.", _one(journal.file_bytes))
     yield Family("journal_used_bytes", "Bytes of the journal's file that are in use.", _one(journal.used_bytes))
@@ -110,7 +110,7 @@ def _of_journal(stats: RelayStats) -> Iterator[Family]:
     yield Family("quarantine_events", "Events in quarantine.", _one(journal.quarantined))
     yield Family("quarantine_bytes", "Size of the quarantine.", _one(journal.quarantined_bytes))
     refused = _one(journal.quarantine_refused)
-    yield Family("quarantine_refused", "Events that a full quarantine refused.", refused, kind="counter")
+    yield Family("quarantine_refused", "Events refused because the quarantine was full.", refused, kind="counter")
 
 
 def _of_users(status: DaemonStatus, hosts: PoolFigures) -> Iterator[Family]:
@@ -123,7 +123,7 @@ def _of_users(status: DaemonStatus, hosts: PoolFigures) -> Iterator[Family]:
         "users_by_gate", "Awake users, by the state of their learner's gate.", _listed(gates, gates), ("gate",)
     )
     yield Family("memories", "Memories of awake users and shared items.", total("memories"))
-    yield Family("memories_waiting", "Memories of awake users that wait to be embedded.", total("waiting"))
+    yield Family("memories_waiting", "Memories of awake users that are waiting to be embedded.", total("waiting"))
     yield Family("store_bytes", "Size of the files of awake users and shared items.", total("store_bytes"))
 
 
@@ -141,7 +141,7 @@ def _of_parts(status: DaemonStatus, hosts: PoolFigures) -> Iterator[Family]:
     yield Family("info", "The daemon's version and form.", info, ("version", "form"))
     yield Family("uptime_seconds", "Time since the daemon started.", _one(status.uptime_s))
     up = {(part.name,): float(part.state == "running") for part in status.parts}
-    yield Family("part_up", "Whether a process of the daemon runs.", up, ("part",))
+    yield Family("part_up", "Whether a process of the daemon is running.", up, ("part",))
     restarts = {(part.name,): part.restarts for part in status.parts}
     yield Family("part_restarts", "Restarts of a process of the daemon.", restarts, ("part",), "counter")
     resident = {(part.name,): part.resident_bytes for part in status.parts}
@@ -150,7 +150,7 @@ def _of_parts(status: DaemonStatus, hosts: PoolFigures) -> Iterator[Family]:
     numbers = {"used": len(hosts.hosts), "spare": hosts.spares}
     yield Family("hosts", "Host processes.", _listed(numbers, numbers), ("state",))
     yield Family("host_restarts", "Restarts of host processes.", _one(hosts.restarts), kind="counter")
-    yield Family("hosts_lost", "Hosts that were lost and are not restarted.", _one(hosts.lost), kind="counter")
+    yield Family("hosts_lost", "Hosts that were lost and not restarted.", _one(hosts.lost), kind="counter")
 
 
 def _of_nodes(status: DaemonStatus) -> Iterator[Family]:
@@ -183,7 +183,7 @@ def _one(value: float) -> Values:
 
 
 def _listed(values: Mapping[str, float], names: Iterable[str]) -> Values:
-    """Return a value for each of `names` and for no others: 0 if nothing was counted."""
+    """Return a value for each of `names`, and only for these: 0 if nothing was counted."""
     return {(name,): values.get(name, 0) for name in names}
 
 

@@ -148,9 +148,9 @@ class _Job:
 
 
 class Workers:
-    """The threads of one socket. At most half of them serve the same user.
+    """The threads of one socket. No user occupies more than half of them.
 
-    Further requests of that user wait in a queue. A thread that finishes one of the user's requests takes the next.
+    The further requests of a user wait in a queue. A thread that finishes one of the user's requests takes the next.
     Each thread receives, answers and replies itself: passing requests between threads took 0.5 ms (measured).
     """
 
@@ -198,7 +198,7 @@ class Workers:
             return None
 
     def _run_or_queue(self, job: _Job) -> None:
-        """Run the job and its user's waiting jobs; queue it if the user's share of the threads is busy."""
+        """Run the job and its user's waiting jobs; queue it if the user's share of the threads is in use."""
         user_id = job.request.user_id
         with self._guard:
             if self._running[user_id] >= self._share:
@@ -235,7 +235,7 @@ class Workers:
 class MemoryHost:
     """The memories of this process. Thread-safe.
 
-    A memory is opened at its user's first request. A memory that failed or was fenced is closed at once; the next
+    A memory is opened on its user's first request. A memory that failed or was fenced is closed at once; the next
     request opens and verifies it again.
     """
 

@@ -18,7 +18,7 @@ from memory_agent.verbs.protocol import HostFigures
 from relay.log import log
 
 _AVOIDED_S = 10.0
-"""How long no user is placed on a node after one of its hosts was lost."""
+"""How long a node receives no new users after one of its hosts was lost."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ CALLS = ("calls", "failed", "retries", "refused", "tokens_read", "tokens_written
 class PoolFigures:
     """The figures of the hosts in use, the number of spares, and counts since the daemon started.
 
-    `lost` is the number of hosts that ended and were replaced. `calls` counts the requests to model servers, by part
-    and by name in `CALLS`.
+    `lost` is the number of hosts that died and were replaced. `calls` counts the requests to model servers, by part and
+    by name in `CALLS`.
     """
 
     hosts: tuple[HostFigures, ...] = ()
@@ -129,7 +129,7 @@ class HostPool:
         return self._spares[-1]
 
     def release(self, name: str, *, is_usable: bool) -> None:
-        """Keep a host without users as a spare, or end it."""
+        """Keep a host without users as a spare, or stop it."""
         host = self._used.pop(name, None)
         if host is None:
             return
@@ -141,7 +141,7 @@ class HostPool:
 
     def forget_if_gone(self, host: Host) -> None:
         """Forget a host that will not be restarted. A host on another node is forgotten only once its lease has
-        ended.
+        expired.
         """
         if host.is_gone and host.node == HOME:
             self._forget(host)
@@ -206,7 +206,7 @@ class HostPool:
         return {name: pid for name, pid in zip(hosts, found, strict=True) if isinstance(pid, int)}
 
     def close(self) -> None:
-        """End the spares and the leases. Hosts in use end with the supervisor."""
+        """Stop the spares and cancel the leases. Hosts in use stop with the supervisor."""
         for lease in self._leases.values():
             lease.cancel()
         while self._spares:
@@ -233,7 +233,7 @@ class HostPool:
         async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
             was_full = host.node in self._full
             now_s, has_room = await host.renew(written_s, lease_s, was_full, timeout_s)
-            if was_full or not has_room:  # after a disk was full, its hosts require more free space
+            if was_full or not has_room:  # once a disk has been full, its hosts require more free space
                 self._note_room(host.node, has_room=has_room)
             return now_s
 

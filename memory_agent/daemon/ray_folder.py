@@ -15,7 +15,7 @@ PREFIX = "memory-ray-"
 _LOCK = "lock"
 _TITLE = "ray::"
 """Prefix of the titles of running Ray workers and agents. While they start, one of their options names the folder. A
-process that joined (`join`) has a different title and is not ended."""
+process that joined (`join`) has a different title and is not killed."""
 END_WITHIN_S = 5.0
 
 
@@ -49,7 +49,7 @@ def _remove_left() -> None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """A folder without a lock is still being created, or is not ours."""
+    """A folder without a lock is still being created, or is somebody else's."""
     with suppress(OSError):
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         try:

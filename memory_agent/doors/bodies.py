@@ -27,7 +27,7 @@ _SAFE_WHOLE = 1 << 53
 
 T = TypeVar("T")
 
-_NAMES = "a user id has 1 to 128 ASCII letters, digits and ._:@+-, without a leading dot"
+_NAMES = "a user id consists of 1 to 128 ASCII letters, digits and ._:@+-, with no leading dot"
 UserId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}$")]
 DeadlineMs = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_DEADLINE_MS)]
 
@@ -92,7 +92,7 @@ def request_of(
 
 
 def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
-    """Decode JSON. Accepts `49.0` for an integer, as JSON Schema does. `what` names the body in errors.
+    """Decode JSON. Accepts `49.0` as an integer, as JSON Schema does. `what` names the body in error messages.
 
     Raises `ProtocolError` if the body is not JSON, and `InvalidInputError` (with the field's name).
     """

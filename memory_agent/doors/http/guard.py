@@ -2,7 +2,7 @@
 
 A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). The page's requests carry that name in the
 Host header, so a request is refused if its Host does not name this machine. Cookie-bearing requests from another site
-are refused; another port of this machine is another site.
+are refused; another port of this machine counts as another site.
 """
 
 from __future__ import annotations

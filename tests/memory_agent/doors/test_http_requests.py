@@ -244,7 +244,7 @@ def test_an_empty_user_and_an_impossible_deadline_are_refused(caller: HttpCaller
     ):
         assert refused(caller.post("stats", fields), 422, "invalid_input")["args"][0] == field
     unsafe = refused(caller.post("stats", {"user_id": "a/b"}), 422, "invalid_input")["detail"]
-    assert unsafe == "user_id: a user id has 1 to 128 ASCII letters, digits and ._:@+-, without a leading dot"
+    assert unsafe == "user_id: a user id consists of 1 to 128 ASCII letters, digits and ._:@+-, with no leading dot"
     nothing = refused(caller.send("POST", "/v1/remember", b""), 422, "invalid_input")["detail"]
     assert "missing required field `text`" in nothing
 
