@@ -152,7 +152,7 @@ class Layout:
             socket.unlink(missing_ok=True)
 
     def daemon_runs(self) -> bool:
-        """Whether a daemon serves this folder now."""
+        """Whether a daemon is serving this folder now."""
         try:
             lock = os.open(self.lock, os.O_RDONLY)
         except FileNotFoundError:
@@ -185,7 +185,7 @@ class Layout:
         return file
 
     def call(self) -> LocalCall | None:
-        """Return an object that keeps a daemon from stopping when idle, or None while a daemon is stopping."""
+        """Return an object that keeps an idle daemon from stopping, or None if a daemon is already stopping."""
         try:
             lock = os.open(self.calls_lock, os.O_RDONLY)
         except FileNotFoundError:  # no daemon has served this folder yet

@@ -41,7 +41,7 @@ def contest(picks: Sequence[Pick], used: Collection[int]) -> Contest | None:
     """Return the number of `used` items that each ranking contributed.
 
     Returns None if all of several items were used. This shows no preference, although one ranking would win if the
-    length of the list is odd.
+    length of the list were odd.
     """
     if len(picks) > 1 and all(pick.item in used for pick in picks):
         return None
@@ -73,7 +73,9 @@ def _draft(baseline: Sequence[int], learned: Sequence[int], listed: set[int], co
 
 
 def share(key: str, purpose: str) -> float:
-    """Return a uniform number in [0, 1) derived from the key. Numbers for different purposes are independent."""
+    """Return a uniformly random number in [0, 1) derived from the key. Numbers for different purposes are
+    independent.
+    """
     return draw(key, purpose, 53) / (1 << 53)
 
 

@@ -229,9 +229,9 @@ def erase_user(
 def _forget_shared(
     data_dir: Path, settings: Settings, user_id: str, now: datetime, *, dry_run: bool
 ) -> tuple[SharedPart, str | None]:
-    """Remove a user's shared items and statistics, unless `dry_run`.
+    """Remove a user's shared items and statistics, unless `dry_run` is set.
 
-    Returns the number of items, and the reason if the journal still names them.
+    Returns the number of items and, if the journal still names them, the reason.
     """
     with shared_items(data_dir, settings) as shared:
         found: SharedPart = shared.ask(Caller(user_id=user_id), ForgetUser(dry_run=dry_run), _SHARED_TIMEOUT_S)

@@ -121,7 +121,7 @@ class PendingQuery:
 
 
 class BulkTask:
-    """A bulk call: its texts, and the positions in the result for each text."""
+    """A bulk call: its texts, and for each text its positions in the result."""
 
     def __init__(self, total: int, on_done: Callable[[int], None] | None) -> None:
         self.found: dict[int, Embedded] = {}
@@ -194,7 +194,7 @@ def _within(future: Future[Result], timeout_s: float | None) -> Pending[Result]:
 
 
 def _reporting(future: Future[list[Embedded]], total: int, progress: Progress, steps: Steps) -> Pending[list[Embedded]]:
-    """Return the pending result of a bulk call. Waiting for it also raises any error of the progress function."""
+    """Return the pending result of a bulk call. Waiting for it also raises any error from the progress function."""
     future.call_when_done(lambda _: steps.put(None))
 
     def result() -> list[Embedded]:
@@ -311,7 +311,7 @@ class LanedEmbedder(PassageEmbedder):
         return future
 
     def submit_awaited_text(self, text: str, timeout_s: float) -> Future[Embedded]:
-        """Queue a text for which a caller waits, together with the queries. Otherwise like `submit_query`."""
+        """Queue a text that a caller waits for, among the queries. Otherwise like `submit_query`."""
         future: Future[Embedded] = Future()
         digest = _digest("text", text, _TEXT)
         query = PendingQuery(digest, _lazy_steps(self._model, text), self._known_texts)
@@ -323,7 +323,7 @@ class LanedEmbedder(PassageEmbedder):
     ) -> Future[list[Embedded]]:
         """Queue a bulk call and return its future. Raises `InvalidInputError`.
 
-        `on_done` receives the number of finished texts; it must be quick. The future fails with
+        `on_done` receives the number of finished texts; it must return quickly. The future fails with
         `EmbedderUnavailableError` if this embedder is closed.
         """
         digests = [_digest(f"texts[{position}]", text, _TEXT) for position, text in enumerate(texts)]
@@ -409,7 +409,7 @@ class LanedEmbedder(PassageEmbedder):
             if self._asked.get(query.digest) is query:
                 del self._asked[query.digest]
             query.cache.put(query.digest, outcome)
-            if self._tasks and not self._asked:  # a needless wake-up of the bulk threads costs 0.15 ms per query
+            if self._tasks and not self._asked:  # waking the bulk threads needlessly costs 0.15 ms per query
                 self._bulk_ready.notify_all()
         if outcome is not None:
             query.answer(outcome)

@@ -1,9 +1,8 @@
 """An `Embedder` that calls the node's embedder process. It does not import onnxruntime.
 
 A request is retried with backoff until its timeout, so it survives a restart of the server. Retries cost little,
-because the server caches vectors. While the server does not respond, one query or token count waits for it; other
-requests fail at once, so waiting requests do not occupy all threads of the process. The caller then uses keyword
-search.
+because the server caches vectors. While the server does not respond, only one query or token count waits for it; other
+requests fail at once, so that they do not occupy all threads of the process. The caller then uses keyword search.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ class _SentTexts:
         send: Callable[[Sequence[str]], Pending[list[Embedded]]],
         progress: Progress | None,
     ) -> None:
-        """Send the first chunks. Without texts, send one empty chunk to find out whether the server responds."""
+        """Send the first chunks. Without texts, send one empty chunk to test whether the server responds."""
         chunks = list(_chunks(texts)) or [texts]
         self._total = len(texts)
         self._waiting = deque(chunks)

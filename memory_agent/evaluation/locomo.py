@@ -94,7 +94,7 @@ def _read(user: str, entry: _Entry) -> History:
 
 
 def _sessions(conversation: dict[str, Any]) -> list[str]:
-    """Return the names of the sessions with turns, in order. Files also contain dates for sessions without turns."""
+    """Return the names of sessions that have turns, in order. Files also contain dates for sessions without turns."""
     found = (match for name, value in conversation.items() if value and (match := _SESSION.fullmatch(name)))
     return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
 

@@ -31,8 +31,8 @@ class CrewMemory(Memory):
 
     A task that recalls is recorded as a run. The run ends when the task completes or fails, with the same outcome. A
     recall searches all memories of the user unless it names a scope; all other operations affect only what CrewAI
-    stored. CrewAI ignores a failed recall, so a missing daemon is reported on creation. With `llm`, memories are also
-    extracted from the results of tasks.
+    stored. CrewAI ignores a failed recall, so a missing daemon is reported when the memory is created. With `llm`,
+    memories are also extracted from the results of tasks.
 
     >>> crew = Crew(agents=[agent], tasks=[task], memory=CrewMemory(memory))
     >>> "VPN" in crew.kickoff().raw

@@ -133,7 +133,7 @@ class SqliteVecIndex:
 
     @contextmanager
     def _transaction(self, timeout_s: float | None = None) -> Iterator[Any]:
-        """Hold the connection for one transaction, rolled back if the block raises. Raises `TimeoutError`."""
+        """Hold the connection for one transaction, which is rolled back on an exception. Raises `TimeoutError`."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         with holding(self._using, WAIT_FOR_EVER if timeout_s is None else timeout_s) as is_held, self._translated():
             if not is_held:

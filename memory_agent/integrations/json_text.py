@@ -1,4 +1,4 @@
-"""Edits JSON text in place: every other byte is preserved, including comments and layout.
+"""Edits JSON text in place: all other bytes are preserved, including comments and layout.
 
 The parser records positions. It accepts only the syntax that the client accepts. `json-five` rewrites the whole
 document in its own layout, `jsonc-edit` needs Node.js, and `json5-document` requires Python 3.12.
@@ -28,14 +28,14 @@ _DEFAULT_INDENT = "  "
 
 
 class Syntax(NamedTuple):
-    """What a client accepts beyond JSON."""
+    """Which JSON extensions a client accepts."""
 
     comments: bool = False
     trailing_commas: bool = False
 
 
 class UneditableError(ValueError):
-    """A text that its client cannot read, or that has another value in place of an expected entry."""
+    """A text that its client cannot read, or in which an expected entry is replaced by another value."""
 
 
 class Number(NamedTuple):
@@ -90,7 +90,7 @@ class JsonText:
 
     @property
     def value(self) -> Any:
-        """The value of the document; numbers are `Number`."""
+        """The value of the document; numbers are `Number` objects."""
         return self.root.value
 
     def find(self, path: KeyPath) -> Any:
@@ -201,7 +201,7 @@ class JsonText:
 
 
 class _Layout(NamedTuple):
-    """The layout of a container; `is_line` if it is on one line."""
+    """The layout of a container; `is_line` means that it is on one line."""
 
     newline: str
     indent: str

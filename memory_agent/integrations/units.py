@@ -1,7 +1,7 @@
 """The daemon as a systemd or launchd service: the definition, and its installation for one user.
 
 The unit for all users on a machine, ops/deploy/memory-agent.service, is generated from the same template. Each file
-contains a checksum of its other lines, with which `remove` recognises and keeps an edited file.
+contains a checksum of its other lines, by which `remove` recognises an edited file and keeps it.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _checksum(text: str) -> str:
 
 
 def _is_ours(text: str) -> bool:
-    """Whether a file is unedited: the line with the mark contains the checksum of all lines below that line."""
+    """Whether a file is unedited: the marked line contains the checksum of all lines below it."""
     head, mark, rest = text.partition(_MARK)
     line, _, body = rest.partition("\n")
     return bool(mark) and head.count("\n") <= 1 and line.partition(" ")[0] == _checksum(body)

@@ -87,8 +87,8 @@ class Authors:
             return self.pseudonyms_in(batch, user_id)
 
     def pseudonyms_in(self, snapshot: Snapshot, user_id: str) -> list[str]:
-        """Like `pseudonyms`, but in a snapshot. As long as the store has no secret, the names differ from the names
-        that are stored later.
+        """Like `pseudonyms`, but in a snapshot. As long as the store has no secret, these names differ from those
+        stored later.
         """
         names: list[str] = []
         user, key = user_id.encode(errors="surrogatepass"), secret_in(snapshot)

@@ -69,7 +69,7 @@ class RunRecords:
         return expired
 
     def infer(self, batch: Batch, run_id: str, rows: Iterable[tuple[int, str | None]]) -> None:
-        """Set the uses inferred from a run's output: a memory's row, and the id of the recall that showed it."""
+        """Set the uses inferred from a run's output, each as a memory's row and the id of the recall that showed it."""
         writer = RunWriter(batch)
         run = writer.get(run_id)
         if run is not None:
@@ -142,7 +142,7 @@ class RunRecords:
         return None
 
     def _follow(self, writer: RunWriter, run_ids: Sequence[str]) -> None:
-        """Link and relate these runs after their marks changed."""
+        """Link and relate these runs, whose marks have changed."""
         for run_id in dict.fromkeys(run_ids):
             before = writer.before(run_id)
             link_named(writer, run_id)

@@ -2,7 +2,7 @@
 
 A report is stored before it is sent, and resent unchanged until it is acknowledged, so that a crash neither loses it
 nor counts it twice. It covers the recalls that showed items and the runs that ended since the previous report. A run
-with a quality counts for each item that its recalls showed and its events name.
+that has a quality counts towards each item that its recalls showed and its events name.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _counted(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, 
 
 
 def _used_by(snapshot: Snapshot, run: StoredTrajectory) -> Iterator[Version]:
-    """Yield the distinct versions that the run's recalls showed and its events name."""
+    """Yield the distinct versions that were shown by the run's recalls and are named in its events."""
     named = {name for mark in run.marks for name in mark.others}
     if named:
         notes = [note for recall_id in run.recall_ids if (note := snapshot.recall_note(recall_id)) is not None]

@@ -140,8 +140,8 @@ class Memory(Browsing):
         `settings` has the format of the daemon's settings; `load_settings` reads them from a file. A memory uses the
         tables `embedder`, `store`, `index`, `ingest`, `recall`, `judge`, `learning`, `retention`, `triggers`,
         `encryption`, `quota`, `relay.events` and `relay.masking`. Without `settings`, the defaults apply, except that
-        no model is downloaded. Each keyword in `keywords` replaces one table, which supports code written for earlier
-        versions.
+        no model is downloaded. Each keyword in `keywords` replaces one table, for compatibility with code written for
+        earlier versions.
 
         `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. If the caller passes an
         `embedder`, the caller closes it; otherwise the memory opens one when it first needs it. Unless `age_now` is
@@ -454,7 +454,7 @@ class Memory(Browsing):
             return made
 
     def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
-        """Return the statistics of this user's memory, or of the memories that pass a filter, such as a session.
+        """Return the statistics of this user's memory or, with a filter, of the matching memories, such as one session.
 
         Raises `InvalidInputError`, including for a filter with `min_score`.
 

@@ -41,7 +41,7 @@ class MemoryQuota:
             raise QuotaExceededError(self._user_id, self._limit, self._tier)
 
     def make_room(self, first_new: int) -> None:
-        """Forget memories over the quota if `when_full` is `forget`, except those in rows from `first_new` on.
+        """Forget memories that exceed the quota if `when_full` is `forget`, except those in rows from `first_new` on.
 
         Durable on return.
         """

@@ -138,7 +138,7 @@ class MemoryVectors:
             raise InvalidInputError("vector", reason)
 
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Embed at most `limit` memories without a vector or word vectors; return their number.
+        """Embed at most `limit` memories that lack a vector or word vectors; return how many.
 
         If `reembed` permits it, first begins to replace the vectors of a different model. Commits chunks of 256
         memories. Returns 0 if there is no model, if the model differs from the store's, or while another thread fills
@@ -232,7 +232,7 @@ class MemoryVectors:
         return filled
 
     def _fill_next(self, limit: int | None, progress: Progress | None) -> int:
-        """Embed memories for the model that replaces the present one; replace the vectors once all are embedded."""
+        """Embed memories with the model that replaces the current one; replace the vectors once all are embedded."""
         store, filled, last = self._archive.store, 0, 0
         most = store.state.next_row if limit is None else limit
         total = min(most, store.counts().waiting)

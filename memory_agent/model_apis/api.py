@@ -97,8 +97,8 @@ class ModelApi:
             timeout=httpx2.Timeout(None, connect=_CONNECT_S),
             limits=httpx2.Limits(max_connections=_CONNECTIONS),
             verify=not endpoint.url.startswith("http:"),  # reading the certificates takes .1 s
-            follow_redirects=False,  # another host would get the texts and the key
-            trust_env=not is_loopback(endpoint.url),  # a proxy (HTTP_PROXY) would get them, unencrypted
+            follow_redirects=False,  # another host would receive the texts and the key
+            trust_env=not is_loopback(endpoint.url),  # a proxy (HTTP_PROXY) would receive them unencrypted
             headers={"accept-encoding": "identity", "content-type": "application/json", **endpoint.headers},
         )
         self._is_closed = False
@@ -245,7 +245,7 @@ class ModelApi:
         raise self._unavailable(problem)
 
     async def _send(self, path: str, content: bytes, headers: dict[str, str]) -> tuple[int, httpx2.Headers, bytes]:
-        """Return the status, headers and content of one attempt. Raises `ProviderError` for a huge answer."""
+        """Return the status, headers and content of one attempt. Raises `ProviderError` if the answer is too large."""
         url, parts, size = self.endpoint.url.rstrip("/") + path, list[bytes](), 0
         async with self._client.stream("POST", url, content=content, headers=headers) as response:
             async for part in response.aiter_raw():

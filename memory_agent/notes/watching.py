@@ -1,5 +1,5 @@
-"""Polls for documents that changed since they were last indexed, by their times and sizes. This also works on network
-file systems.
+"""Polls for documents whose times or sizes have changed since they were last indexed. This also works on network file
+systems.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DocumentWatch:
         }
 
     def settle(self, changed: Mapping[Path, Stamp | None]) -> None:
-        """Record that these documents were indexed after `look` returned them."""
+        """Record that these documents, which `look` returned, have been indexed."""
         for path, stamp in changed.items():
             if stamp is None:
                 del self._indexed[path]

@@ -19,7 +19,7 @@ from memory_agent.settings import RecallSettings
 from relay import described
 
 MOST_ANSWERS = 1_000
-MOST_VALUES = 1_000  # maximum number of values of one filter field; a longer list is a mistake
+MOST_VALUES = 1_000  # maximum number of values in one filter field; a longer list is considered a mistake
 _NO_FILTER = MemoryFilter()
 _NAMES = ("session_id", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
@@ -31,13 +31,13 @@ Reason = Literal[
     "embedder_timeout",  # the embedder was late: lexical search only
     "model_changed",  # the stored vectors come from a different model: lexical search only, until they are rebuilt
     "script_unknown",  # the model does not support the query's script: lexical search only
-    "vectors_pending",  # some memories have no vector yet: these are found by words only
+    "vectors_pending",  # some memories have no vector yet: these are found by lexical search only
     "word_vectors_pending",  # some memories have no word vectors yet: these are ranked without word vectors
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
-    "index_unavailable",  # the vector index does not respond or is incomplete: memories are found by words only
+    "index_unavailable",  # the vector index does not respond or is incomplete: lexical search only
     "global_unavailable",  # shared items were requested, but their store is unavailable or late
     "judge_unavailable",  # the judge failed, or too many recalls wait for it: ranked by score
-    "judge_timeout",  # the judge was late, or not called because little time was left: ranked by score
+    "judge_timeout",  # the judge was late, or not called because too little time was left: ranked by score
     "judge_invalid",  # the judge's reply was not a selection of the offered memories: ranked by score
     "deadline",  # time ran out: some or all parts were skipped
     "waking",  # daemon only: time ran out while the user's memory was being opened
@@ -46,7 +46,7 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Deadline:
-    """The deadline of one recall, counted from now on the monotonic clock, and the reasons why the recall is
+    """The deadline of one recall, measured from its creation on the monotonic clock, and the reasons why the recall is
     degraded."""
 
     def __init__(self, deadline_ms: float) -> None:
@@ -60,7 +60,7 @@ class Deadline:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the deadline; negative after it."""
+        """Seconds until the deadline; negative once it has passed."""
         return self.limit_s - self.elapsed_s
 
     def expired(self) -> bool:
@@ -84,7 +84,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     filter: MemoryFilter | None
     mode: Mode
     floor: float | None  # the minimum raw cosine
-    insists: bool  # whether the caller set the floor: if so, no memory passes it without cosines
+    insists: bool  # whether the caller set the floor; if so, no memory without a cosine passes it
     min_relevance: float
     deadline_ms: float
     dates: Dates

@@ -208,7 +208,9 @@ class Postings:
         return postings
 
     def append(self, texts: Sequence[Sequence[str]]) -> None:
-        """Add slots, each with its texts (title, text, tags). Words longer than `LONGEST_WORD` are only counted."""
+        """Add slots, each with its texts (title, text, tags). Words longer than `LONGEST_WORD` are counted but not
+        indexed.
+        """
         terms, tail = self._terms, self._tail
         lengths = []
         for slot, parts in enumerate(texts, len(self._lengths)):
@@ -238,7 +240,7 @@ class Postings:
         self._lengths.set(slots, _DEAD)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new index of only these slots (ascending), renumbered from 0, without the words of others."""
+        """Return a new index of only these slots (ascending), renumbered from 0, and of only their words."""
         renumbered = np.full(len(self._lengths), -1, dtype=np.int64)
         renumbered[slots] = np.arange(len(slots))
         return self._renumbered(renumbered, self._lengths.view()[slots])

@@ -38,7 +38,7 @@ FORMS = (
     | dict.fromkeys((RUNS, RECALLS, RUN_RECALLS), NAMES)
     | dict.fromkeys((RUN_INDEX, RECALL_INDEX), PLACES)
 )
-"""The form of each database in an encrypted store."""
+"""The encryption form of each database in an encrypted store."""
 
 STATE_KEY = b"state"
 BLOB_PREFIX = b"blob:"
@@ -170,7 +170,9 @@ class Snapshot:
         return None if value is None else codec.without_checksum(0, value, f"blob {name}")
 
     def blobs(self, prefix: str, limit: int | None = None) -> list[str]:
-        """Return the first `limit` names of blobs with this prefix, sorted, except names longer than 128 bytes."""
+        """Return the first `limit` blob names with this prefix, in sorted order; names longer than 128 bytes are
+        omitted.
+        """
         start = BLOB_PREFIX + codec.name_key(prefix, "prefix")
         found = self._transaction.stored_keys(META, start, start[:-1] + bytes([start[-1] + 1]))
         return [key.removeprefix(BLOB_PREFIX).decode() for key in islice(found, limit)]
@@ -219,7 +221,9 @@ class Snapshot:
         return self._runs_of(self.run_keys(stored_runs.LISTED, is_newest_first=True))
 
     def open_trajectories(self, before_us: int | None = None) -> Iterator[stored_runs.StoredTrajectory]:
-        """Yield the open runs by latest event, oldest first. Runs with an event at or after `before_us` are omitted."""
+        """Yield the open runs ordered by latest event, oldest first. Runs with an event at or after `before_us`
+        are omitted.
+        """
         return self._runs_of(self.run_keys(stored_runs.OPEN, until_us=before_us))
 
     def run_keys(
@@ -271,7 +275,7 @@ class Snapshot:
         return self.changes_of(seq, self.resolve(entries))
 
     def contents(self, after_row: int = 0) -> Changes:
-        """Return all memories after a row as changes that add them. Lazy, like `changes_after`."""
+        """Return all memories after row `after_row`, as changes that add them. Lazy, like `changes_after`."""
         rows = (self._change(Settled(row, "put", True, True), record) for row, record in self.scan(after_row))
         return self.changes_of(0, rows)
 

@@ -42,7 +42,7 @@ _SPACE = re.compile(r"\s+")
 
 
 class Revisions:
-    """The hashed sentences of the last revision, for each of the 16 most recently changed documents. Thread-safe."""
+    """Hashes of the sentences in the last revision, for each of the 16 most recently changed documents. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Hashes] = OrderedDict()

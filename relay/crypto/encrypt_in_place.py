@@ -1,4 +1,4 @@
-"""Replaces a plain LMDB environment with a verified, encrypted copy, atomically.
+"""Atomically replaces a plain LMDB environment with a verified, encrypted copy.
 
 The blocks of the old file are freed, not overwritten.
 """

@@ -75,8 +75,8 @@ class Retention:
         entries.add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return the last number to delete, the consumer that prevents further deletions, and the number of each
-        consumer's lost entries.
+        """Return the last number to delete, the consumer that prevents further deletions, and how many entries each
+        consumer loses.
         """
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
@@ -119,7 +119,7 @@ class Retention:
             return self._delete_some(target, now)
 
     def _delete_some(self, target: int, now: datetime) -> tuple[int, int] | None:
-        """Delete a bounded number of entries and expired ids; return None when nothing is left to delete."""
+        """Delete a bounded number of entries and expired ids; return None if nothing is left to delete."""
         with self._environment.write() as transaction:
             before = transaction.count("events")
             deleted_bytes = self.delete_through(transaction, target, now, _CHUNK)

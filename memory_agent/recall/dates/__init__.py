@@ -39,7 +39,7 @@ _TRIGGERS = frozenset(
     jan feb mar apr jun jul aug sep sept oct nov dec q1 q2 q3 q4 summer winter spring autumn fall
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""A text that contains no year and none of these words names no date."""
+"""A text that contains no year and none of these words mentions no date."""
 _WORDS = re.compile(r"[a-z0-9]+")
 _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
 _FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")  # non-ASCII letters that case-insensitive patterns match
@@ -56,7 +56,7 @@ _ROUNDED = frozenset({"year", "month", "week"})  # rounded to the nearest whole 
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time in UTC that a query names. `since` is inclusive, `until` is exclusive; one may be None (open)."""
+    """A time span in UTC that a query mentions. `since` is inclusive, `until` is exclusive; one may be None (open)."""
 
     phrase: str  # query[start:end]
     start: int
@@ -66,7 +66,7 @@ class DateSpan(msgspec.Struct, frozen=True):
 
 
 def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ...]:
-    """Return the spans of time that a query names, in text order. A memory matches if its time is in any of them.
+    """Return, in order, the time spans that a query mentions. A memory matches if its time is in any of them.
 
     The phrases do not overlap, except that an ambiguous phrase ("05/07/2023") yields two spans with the same offsets.
     Raises `InvalidInputError` if the reference time has no time zone.
@@ -116,7 +116,7 @@ def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
 
 
 def age_of(elapsed: timedelta) -> tuple[int, str]:
-    """Return an age in the largest unit that fits: 20 days become 3 weeks, and 11.9 days become 11."""
+    """Return an age as a number of the largest unit that fits: 20 days are 3 weeks, and 11.9 days are 11 days."""
     return next(((elapsed + _early(unit, length)) // length, unit) for unit, length, least in _AGES if elapsed >= least)
 
 
@@ -134,7 +134,7 @@ def _early(unit: str, length: timedelta) -> timedelta:
 
 
 def _span(text: str, start: int, end: int, since: datetime | None, until: datetime | None) -> DateSpan | None:
-    """Return the span in UTC, or None if it is empty or out of the calendar's range."""
+    """Return the span in UTC, or None if it is empty or outside the calendar's range."""
     with suppress(OverflowError, ValueError):
         since, until = (None if time is None else time.astimezone(UTC) for time in (since, until))
         if since is None or until is None or since < until:
