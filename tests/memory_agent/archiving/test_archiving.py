@@ -1,4 +1,4 @@
-"""Test an archive in a folder: damage, age, erasure, encryption, and a store that is slow or refuses."""
+"""Test an archive in a folder: damage, age, erasure, encryption, and a store that is slow or refuses requests."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_due_snapshot_replaces_everything_older(tmp_path: Path) -> None:
 
 
 def derived(objects: Objects, folder: Path) -> str | None:
-    """Return the content of the derived file of the newest state, which is restored into `folder`."""
+    """Restore the newest state into `folder`, and return the content of its derived file."""
     restored = restore(objects, USER, folder / "records")
     assert restored is not None
     restore_derived(objects, restored, folder)
@@ -278,7 +278,7 @@ def test_an_owner_whose_base_lost_its_chain_writes_a_snapshot(tmp_path: Path, ep
     with Owner(local_objects(archive), tmp_path / "c", 3, restored, RARE) as owner:
         owner.archive.flush()
         assert names(archive)[-2:] == ["3/0.base", "3/1.increment"]
-        shutil.rmtree(archive / "users" / USER / f"{epoch:016}")  # an earlier owner may still delete this folder late
+        shutil.rmtree(archive / "users" / USER / f"{epoch:016}")  # a delayed earlier owner may still delete this folder
         owner.archive.flush()
         assert names(archive) == ["3/2.snapshot"]
         assert restore(local_objects(archive), USER, tmp_path / "d") is not None

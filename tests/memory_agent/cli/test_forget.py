@@ -161,7 +161,7 @@ ASIDE = "replaced-20261120T000000000000"
 
 
 def put_aside(data_dir: Path, *tops: str, name: str = ASIDE) -> Path:
-    """Copy files to a folder like those where `restore --replace` keeps the previous files; return the new folder."""
+    """Copy files to a folder like those in which `restore --replace` keeps previous files; return the new folder."""
     kept = data_dir / name
     for top in tops:
         shutil.copytree(data_dir / top, kept / top)

@@ -1,4 +1,4 @@
-"""Test the manual pages: their content, and that mandoc and man-db find no fault in them."""
+"""Test the manual pages: their content, and that mandoc and man-db report no problems."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ RunJson = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder, and no service manager for this user."""
+    """The home folder of a user without a service manager."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "none"))
     for name in ("XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS"):

@@ -47,7 +47,7 @@ ATTACHED = b"[rules]\nselect = all\n"
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """A daemon's gateway on a folder with the daemon lock held."""
+    """A daemon's gateway on a folder whose daemon lock is held."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     with (
         tempfile.TemporaryDirectory(prefix="shared-") as folder,

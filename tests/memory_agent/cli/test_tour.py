@@ -88,7 +88,7 @@ class Tour:
         while not self.shown[before:].endswith(question):
             assert self._read(), f"{question!r} was not asked: {self.shown[before:]}"
         if keys == CTRL_C:
-            # A signal that arrives just before `input` reads would be noticed only with the next key.
+            # A signal that arrives just before `input` reads would not be noticed until the next key is pressed.
             wait_until(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_SLEEPING)
             self._process.send_signal(signal.SIGINT)
         else:
@@ -96,13 +96,13 @@ class Tour:
         return self.shown[before:]
 
     def end(self) -> int:
-        """Read the rest, and return the exit code."""
+        """Read the remaining output; return the exit code."""
         while self._read():
             pass
         return self._process.wait(PATIENCE_S)
 
     def close(self) -> None:
-        """Close the terminal, and end the process if it still runs after a failed assertion."""
+        """Close the terminal, and kill the process if it is still running after a failed assertion."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -119,7 +119,7 @@ class Tour:
 
 
 def played(answers: Sequence[tuple[str, str]], *words: str) -> tuple[int, str]:
-    """Answer the questions of a tour; return its exit code and all that it shows."""
+    """Answer the questions of a tour; return its exit code and everything that it shows."""
     with closing(Tour(*words)) as played:
         for question, keys in answers:
             played.answer(question, keys)

@@ -201,7 +201,7 @@ def test_files_that_a_late_request_opened_are_discarded(tmp_path: Path, embedder
 def test_a_release_that_outlives_its_caller_keeps_what_is_acknowledged(
     tmp_path: Path, embedder: Embedder, held_in: str, owns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`owns`: whether the release already owns the user's files, which prevents opening a memory meanwhile."""
+    """`owns`: whether the release already owns the user's files, so that no memory can be opened meanwhile."""
 
     async def go() -> None:
         async with cluster(tmp_path, ("one",), embedder) as (hosts, machines, placements):
@@ -319,7 +319,7 @@ def restarted(host: NodeHost, machines: Machines, embedder: Embedder) -> MemoryH
 
 
 def failed(host: NodeHost, machines: Machines, embedder: Embedder) -> MemoryHost:
-    """Return the memories after a storage error that closed alice's memory."""
+    """Simulate a storage error that closes alice's memory; return the host's memories."""
     host.memories._fault("alice", host.memories._memories["alice"], StoreError("users/alice: Input/output error"))
     return host.memories
 
@@ -480,7 +480,7 @@ async def pinned_contents(hosts: Hosts, machines: Machines) -> list[str]:
 
 
 class Erasing:
-    """Keeps each user asleep once the user's host is lost, like an erasure or a drain at that moment."""
+    """Keeps each user asleep once the user's host is lost, as an erasure or a drain at that moment would."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.tasks: list[asyncio.Task[None]] = []

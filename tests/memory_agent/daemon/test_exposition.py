@@ -141,7 +141,7 @@ def test_a_fault_is_recognised_by_its_first_bytes(result: object) -> None:
 
 
 class Reporting:
-    """A host whose upkeep returns the next of the given figures."""
+    """A host whose upkeep returns the given figures, one after another."""
 
     node, restarts, is_gone = "", 0, False
 

@@ -43,7 +43,7 @@ def copy_model(official: Model, folder: Path) -> Path:
 
 
 def flip_a_bit(path: Path) -> None:
-    """Flip a bit in the middle of the file, and restore the file times."""
+    """Flip a bit in the middle of the file, and restore the file's timestamps."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(before.st_size // 2)

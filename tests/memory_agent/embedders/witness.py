@@ -1,4 +1,4 @@
-"""The real model, with a recorder of the order in which texts start and finish."""
+"""The real model, with a record of the order in which texts start and finish."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Witness:
 
 
 class WitnessedReading:
-    """A reading that records each passage except the first as ("passage", text)."""
+    """A `Reading` that records each passage except the first as ("passage", text)."""
 
     def __init__(self, witness: Witness, reading: Reading, text: str) -> None:
         self._witness = witness

@@ -45,7 +45,7 @@ class Teller:
 
 
 class ToldReading:
-    """A reading that prints when it starts and finishes."""
+    """A `Reading` that prints its start and its end."""
 
     def __init__(self, teller: Teller, text: str) -> None:
         self._teller = teller

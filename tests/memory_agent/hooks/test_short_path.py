@@ -49,7 +49,7 @@ def served(embedder: Embedder) -> Iterator[Served]:
 
 @pytest.fixture
 def command(tmp_path: Path) -> Path:
-    """A replacement for the command `memory-agent`, which records its arguments, and then its input."""
+    """A replacement for the command `memory-agent` that records its arguments, and then its input."""
     file = tmp_path / "memory-agent"
     record = f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncat > {tmp_path}/part && mv {tmp_path}/part {tmp_path}/input\n'
     file.write_text(record)
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_lock_of_the_folder(served:
     try:
         assert call(served, bash("PostToolUse", "ls", session="s-lock", tool_response="a")).status == 200
         with MemoryClient("default", endpoint=served.gateway, token=served.token) as client:
-            client.erasure.erase(["none"])  # raises if a hook keeps the lock for 10 s
+            client.erasure.erase(["none"])  # raises if a hook holds the lock for 10 s
     finally:
         unreadable.rmdir()
 
@@ -152,7 +152,7 @@ def test_a_block_that_is_late_is_given_to_the_next_hook_of_its_session(served: S
 
 
 def shown_late(served: Served, said: dict[str, Any]) -> str:
-    """Wait for a session's late block, requested with a tool result."""
+    """Wait for a session's late block by sending a tool result repeatedly."""
     until_s = time.monotonic() + PATIENCE_S
     while not (answer := call(served, said)).body:
         assert time.monotonic() < until_s
@@ -249,7 +249,7 @@ def test_without_the_script_the_command_answers(tmp_path: Path, command: Path) -
 
 @contextmanager
 def served_by(answer: bytes, folder: Path) -> Iterator[None]:
-    """Give each request the same `answer`, in place of a folder's daemon; with b"", never answer."""
+    """Act as a folder's daemon that gives each request the same `answer` or, if it is b"", never answers."""
     layout = Layout(folder)
     layout.create()
     (folder / "token").write_text("token\n")

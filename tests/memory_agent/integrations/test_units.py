@@ -1,4 +1,4 @@
-"""Test the service definitions for systemd and launchd, and which files are recognised as ours."""
+"""Test the service definitions for systemd and launchd, and the recognition of our own files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory_agent.layout import Layout
 
 COMMAND = (sys.executable, "serve", "--light", "--data-dir", "/srv/my data/100%/$HOME", "--set", 'a.b="c\\d"', "")
 MOST_EXPOSED = 2.0
-"""systemd rates the exposure of a service from 0 to 10; the system unit has 1.7 (8.5 with fewer options)."""
+"""systemd rates a service's exposure from 0 to 10; the system unit scores 1.7 (8.5 with fewer options)."""
 
 
 def service_for(tmp_path: Path, platform: str, monkeypatch: pytest.MonkeyPatch) -> Service:

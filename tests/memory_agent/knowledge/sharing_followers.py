@@ -1,4 +1,4 @@
-"""The relay of a data folder whose users share items, and followers that each have a key."""
+"""The relay of a data folder whose users share items, and followers, each with its own key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Followers:
     """Followers of shared items. The relay runs only within the context."""
 
     def __init__(self, world: World, groups: Mapping[str, tuple[str, ...]]) -> None:
-        """Create a key with the user's groups for each follower."""
+        """Create a key for each follower, with that user's groups."""
         self._world = world
         self._tokens = {user: _key(world.data_dir, user, of_user) for user, of_user in groups.items()}
 

@@ -1,4 +1,4 @@
-"""Attacks by many keys on one item have a bounded effect, which erasing their users removes."""
+"""Attacks on one item by many keys have a bounded effect, which is undone by erasing their users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 
 
 def praise(world: World, item: GlobalRecord, users: range) -> None:
-    """Report, like a host, for users who repeatedly use a version successfully and rate it."""
+    """Submit reports, as a host does, for users who repeatedly use a version successfully and rate it."""
     report(world, item, users, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Votes on shared items count by person or organisation, and only when the oldest key is old enough."""
+"""Votes on shared items are counted per person or organisation, and only once the oldest key is old enough."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ evidence = st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 1_000)
 def test_no_division_of_one_persons_evidence_among_keys_changes_a_figure(
     divided: World, own: list[tuple[Evidence, int]], others: list[Evidence], rating: int, random: object
 ) -> None:
-    """The same holds if reports arrive in another order, and if upkeep runs in between."""
+    """The same holds if reports arrive in a different order or upkeep runs in between."""
     figures = []
     for users in ([0] * len(own), [user for _, user in own]):
         item = divided.published("ann", TEXT)

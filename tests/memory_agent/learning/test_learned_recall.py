@@ -1,4 +1,4 @@
-"""Recalls of a real memory, ranked by the memories that runs used, from the first request until the gate opens."""
+"""Recalls of a real memory that learns which memories runs used, from the first request until the gate opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches passed along with the previous batch are embedded in advance, with the same outcome."""
+"""A batch passed along with the previous one is embedded in advance, with the same outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The map shows each memory with a vector once, keeps its position, and never shows forgotten memories."""
+"""The map shows each memory that has a vector once, at a stable position, and never shows forgotten memories."""
 
 from __future__ import annotations
 

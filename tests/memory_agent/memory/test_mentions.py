@@ -1,4 +1,4 @@
-"""People, accounts and machines that a text mentions."""
+"""Mentions of people, accounts and machines in a text."""
 
 from __future__ import annotations
 

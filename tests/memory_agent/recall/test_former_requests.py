@@ -27,7 +27,7 @@ FINDINGS = (
 
 
 def request(number: int, text: str, event_type: str = "conductor.run.started", **payload: Any) -> dict[str, Any]:
-    """Return the event that begins a run, or the user's message before it."""
+    """Return a run's start event, or the user message that precedes it."""
     name = "objective" if event_type.startswith("conductor") else "text"
     run = {"run_id": f"run-{number}"} if event_type.startswith("conductor") else {}
     event_id = f"{event_type}-{number}"
@@ -48,7 +48,7 @@ def is_request(found: RetrievedMemory) -> bool:
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A memory with five runs for one request, each worded differently, and four findings that answer it."""
+    """A memory with five runs for one request, worded differently each time, and four findings that answer it."""
     with Memory.open(tmp_path_factory.mktemp("asked") / "alice", embedder=embedder) as memory:
         ingest_runs(memory, REQUESTS, QUALITIES)
         for finding in FINDINGS:

@@ -1,7 +1,7 @@
 """Memories and questions in other languages: shared words are found, and unanswerable questions get no answer.
 
-`languages.json` contains stores by language. Each store has questions that share words with a memory, and questions
-that no memory answers. Each language's second store was written after the constants were chosen.
+`languages.json` contains the stores of each language. Each store has questions that share words with a memory, and
+questions that no memory answers. Each language's second store was written after the constants were chosen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Documents are split into the same members as by `json`, for any chunk size and in bounded memory."""
+"""Splitting a document gives the same members as `json`, for any chunk size and in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events with the nesting of real emitters become memories with the right text, kind and source."""
+"""Events nested like those of real emitters become memories with the right text, kind and source."""
 
 from __future__ import annotations
 

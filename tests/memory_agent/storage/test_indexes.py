@@ -29,7 +29,7 @@ POOL = 48
 
 
 def pool() -> Embedding:
-    """Return (POOL, D) unit vectors, of which some are clustered, equal, opposite, or have one large component."""
+    """Return (POOL, D) unit vectors, some of which are clustered, equal or opposite, or have one large component."""
     vectors = unit_vectors(POOL, seed=3, ndim=D)
     vectors[1] = vectors[0]
     vectors[2] = -vectors[0]
