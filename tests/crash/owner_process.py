@@ -1,4 +1,4 @@
-"""The owner of the stores in the laboratory: ingests events from the journal like a host, without Ray.
+"""The owner of the stores in the laboratory: ingests events from the journal as a host does, but without Ray.
 
     python -m tests.crash.owner_process DATA_DIR NOTES_FOLDER [--once] [--keys FOLDER]
 

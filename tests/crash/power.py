@@ -18,7 +18,7 @@ from .world import World, wait_until
 
 @dataclass
 class Cut:
-    """The number of events acknowledged before the power cut, and what the disk contains after it."""
+    """The number of events acknowledged before the power cut, and what the disk contains afterwards."""
 
     acked: int
     found: int
@@ -28,7 +28,7 @@ class Cut:
 def power_cut(
     shim: Path, promises: int, figures: Figures, *, disk_lies: bool = False, is_encrypted: bool = False
 ) -> Cut:
-    """Run a world up to this many promises, cut the power and check; then continue on the copied disk and check again.
+    """Run a world for this many promises, cut the power and check; then continue on the copied disk and check again.
 
     With `disk_lies` (the control), the relay and the owner never flush, and the world is not continued. With
     encryption, the keys are first created on the same disk. Raises `CannotMountError`.

@@ -1,7 +1,8 @@
 """Test a rolling upgrade: daemon and machine run different versions side by side while events are published and read.
 
 The next version is a copy of the packages with another version number, an additional setting, and hosts that create a
-file. The version after that has another protocol. Everything at rest is encrypted, with the same keys on both machines.
+file. The version after that uses a different protocol. Everything at rest is encrypted, with the same keys on both
+machines.
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ def in_time(call: Callable[[], T]) -> T:
 
 
 class Events:
-    """Publishes events of each user repeatedly, in a thread, and records those that were acknowledged.
+    """Repeatedly publishes events of each user in a thread, and records the acknowledged ones.
 
-    Another thread reads each user's memories, and records failed reads unless `is_down`.
+    Another thread reads each user's memories, and records failed reads unless `is_down` is set.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -110,7 +111,7 @@ class Events:
                     self.acknowledged[user_id].append(text)
 
     def read_again(self) -> None:
-        """Wait until each user was read again."""
+        """Wait until every user has been read again."""
         enough = self.reads + 2 * len(self.users)
         until(lambda: self.reads >= enough or bool(self.failed_reads))
 
@@ -128,7 +129,7 @@ class Events:
 
 
 class Upgrade:
-    """A daemon, a machine and the events, while versions change."""
+    """A daemon, a machine and the published events, during an upgrade."""
 
     def __init__(self, daemon: DaemonProcess, node: NodeProcess, words: dict[str, tuple[str, ...]]) -> None:
         self.daemon, self.node, self._words = daemon, node, words
@@ -167,7 +168,7 @@ class Upgrade:
         assert set(own_code) == {node == NEXT}
 
     def _has_arrived(self, machine: str) -> bool:
-        """Place a new user on a machine; return whether the user lives there."""
+        """Place a new user on a machine; return whether the user was actually placed there."""
         user_id = f"user-{len(self.stored)}"
         place(self.daemon, user_id, machine)
         with MemoryClient(user_id, data_dir=self.daemon.data_dir) as client:

@@ -1,4 +1,4 @@
-"""Test `memory-agent mcp` with a real daemon that it starts, and that is killed during a call and restarted."""
+"""Test `memory-agent mcp` with a real daemon, which it starts and which is killed during a call and restarted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class McpProcess:
         return found
 
     def patiently(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Repeat a call, as a model does, while the answer is a retryable error or incomplete.
+        """Repeat a call, as a model would, while the answer is a retryable error or incomplete.
 
         A failed call may have been executed, so remembered facts have an id.
         """

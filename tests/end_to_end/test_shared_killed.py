@@ -1,4 +1,4 @@
-"""Test shared items while a real daemon and its parts are killed at any moment."""
+"""Test shared items while a real daemon and its parts are killed at arbitrary times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LONGEST_S = 3.0  # maximum time from the last of these publishes to the kill
 
 
 class Sharing:
-    """Users who publish, unpublish and rate until they are stopped, with a record of acknowledged changes."""
+    """Users who publish, unpublish and rate until they are stopped, and a record of the acknowledged changes."""
 
     def __init__(self, daemon: DaemonProcess, seeded: random.Random) -> None:
         self.words: dict[str, str] = {}
@@ -46,7 +46,7 @@ class Sharing:
         self._seeded = seeded
 
     def until(self, is_enough: Callable[[], bool], kill: Callable[[], object]) -> None:
-        """Run all users until `is_enough()`, then a while longer, and kill."""
+        """Run all users until some time after `is_enough()`, then call `kill`."""
         stopping = threading.Event()
         threads = [threading.Thread(target=self._work, args=(user_id, stopping)) for user_id in USERS]
         for thread in threads:

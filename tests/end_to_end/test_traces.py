@@ -77,7 +77,7 @@ def traced(collector: Collector) -> Iterator[DaemonProcess]:
 
 @pytest.fixture(scope="module", autouse=True)
 def program(traced: DaemonProcess, collector: Collector) -> dict[str, str]:
-    """Run a program that uses clients in its own spans; return the ids of its traces."""
+    """Run a program that calls clients within its own spans; return the ids of its traces."""
     command = [sys.executable, "-c", PROGRAM, str(traced.data_dir), collector.url, SECRET, QUERY]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment())
     assert done.returncode == 0, done.stderr

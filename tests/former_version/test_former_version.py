@@ -6,11 +6,11 @@ interface. `answers.json` contains that version's answers. Intended differences:
 
 - fields listed in `questions.py`: `UNLIKE` (ids and times of the questions), `ADDED` (new since then);
 - hybrid recalls have a different ranking (`differences_of_recalls`); recalls by words or vectors alone keep theirs;
-- "two weeks ago" begins up to a day earlier: `_as_dated_before`; ages are shown to the nearest week, month and year;
-- the questions ask for memories of any relevance, because that version had no relevance;
+- "two weeks ago" begins up to a day earlier: `_as_dated_before`; ages are rounded to the nearest week, month or year;
+- the questions ask for memories of any relevance, because that version had no notion of relevance;
 - answers have the mark `PENDING` until word vectors are filled in;
 - receipts describe the exceptions in other words, and list shared items: `_with_former_words`;
-- the key `local` has all present scopes, and other keys have their former scopes: `_with_former_scopes`;
+- the key `local` has all current scopes, and other keys have their former scopes: `_with_former_scopes`;
 - `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
 - Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
 - vectors are float32 and scores are compared to 1e-4, because a different engine release may round differently.
@@ -70,7 +70,7 @@ def embedder() -> Iterator[Embedder]:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """The unpacked fixture, at a path that leaves room for socket names."""
+    """The unpacked fixture, at a path short enough for socket names."""
     with tempfile.TemporaryDirectory(prefix="former-") as folder:
         unpack(Path(folder))
         yield Path(folder)
@@ -78,7 +78,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The current command line's answers to all questions, in order, on one copy of the fixture."""
+    """The answers of the current command line to all questions, in order, on one copy of the fixture."""
     folder = tmp_path_factory.mktemp("former")
     unpack(folder)
     return answers(folder, *ANY_RELEVANCE, own=NO_RUNS) | {
@@ -106,7 +106,7 @@ def test_the_command_line_answers_as_the_former_version_did(name: str, present: 
 
 
 def _as_dated_before(former: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return a recall whose date ranges have their former starts, if each start moved by less than a day."""
+    """Return a recall with the former starts of its date ranges, which may each have moved by less than a day."""
     if not isinstance(now["answer"], dict):
         return now
     dates = [dict(date) for date in now["answer"]["dates"]]
@@ -126,7 +126,7 @@ def _with_former_scopes(now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_former_words(former: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return a receipt with the former words of `not_covered`, without its new lines: exports and shared items."""
+    """Return a receipt with the former wording of `not_covered`, without new lines on exports and shared items."""
     *others, shared = (line for line in now["answer"]["not_covered"] if "/again.jsonl of " not in line)
     before = former["answer"]["not_covered"]
     assert len(others) == len(before)

@@ -1,4 +1,4 @@
-"""`python tests/fuzz`: searches for inputs that raise foreign errors, hang, or use too many resources. See `--help`."""
+"""`python tests/fuzz`: searches for inputs that cause foreign errors, hangs or excessive resource use. See `--help`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fuzz targets of the bus: wire, events, admission, masking, and the intake and replies of a relay without sockets."""
+"""Fuzz targets for the bus: wire, events, admission, masking, and the intake and replies of a relay without sockets."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _row(data: bytes) -> None:
 
 
 def _sqlite(value: object) -> object:
-    """Return a value in SQLite's form: text and blobs as bytes, numbers unchanged."""
+    """Return a value as SQLite stores it: text and blobs as bytes, numbers unchanged."""
     if value is None or isinstance(value, bytes | float):
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:

@@ -1,4 +1,4 @@
-"""Fuzz targets for whole folders: columns beside their store, the map of owners, a restore, retention.
+"""Fuzz targets for whole folders: a store's columns, the map of owners, a restore, and retention.
 
 Damaged caches are rebuilt and answer as before; damaged sources of truth are refused with a specific error.
 """
@@ -48,7 +48,7 @@ RULES = (
 
 
 def _columns(key: UserKey | None, data: bytes) -> None:
-    """Edit the file: every four bytes of input are a position and a value; the first byte may also truncate the file.
+    """Edit the file: each four-byte group encodes a position and a value; the first byte may also truncate the file.
 
     Changed bytes are detected, so queries get the right answers.
     """
@@ -127,7 +127,7 @@ def _rules(folder: Path) -> None:
 
 
 def _restore(data: bytes) -> None:
-    """Check that a false manifest is refused, and that nothing is restored."""
+    """Check that an invalid manifest is refused, and that nothing is restored."""
     backup, settings = _backup(), _encrypted_settings()
     (backup / MANIFEST_FILE).write_bytes(data)
     data_dir = scratch() / "restored"
@@ -145,7 +145,7 @@ def _restore(data: bytes) -> None:
 
 
 def _moves(data: bytes) -> None:
-    """Check that a plan of moves stays in its data folder, or is refused."""
+    """Check that a move plan stays within its data folder, or is refused."""
     data_dir = scratch() / "moving" / "data"
     (data_dir / STAGE / "users").mkdir(parents=True)
     for plan in (data, add_checksum(data)):
@@ -176,7 +176,7 @@ def _backup() -> Path:
 
 
 def _manifest() -> tuple[bytes, ...]:
-    """Return the manifest unchanged, with a repeated part, and with a time without a zone."""
+    """Return three manifests: the original, one with a repeated part, and one with a time without a zone."""
     written = (_backup() / MANIFEST_FILE).read_bytes()
     told = msgspec.json.decode(written)
     twice = {**told, "parts": told["parts"][:1] * 2, "left_out": ["bob"]}

@@ -61,7 +61,7 @@ def connected(endpoint: str, kind: int = zmq.DEALER) -> Iterator[zmq.Socket[byte
 
 
 def frames_of(seed: int, token: bytes) -> list[bytes]:
-    """Return a correlation, a body and a token; sometimes too few or too many frames, or another user's token."""
+    """Return a correlation id, a body and a token; sometimes too few or too many frames, or an unknown token."""
     random = Random(seed)
     frames = [seed.to_bytes(8, "big"), junk(seed, REQUESTS), token]
     change = random.randrange(12)
@@ -115,7 +115,7 @@ def test_a_relay_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alic
 
 
 def test_no_producer_can_end_the_relay_by_exhausting_its_numbers(folder: Path) -> None:
-    """Regression: the refusal of a number beyond 64 bits could not be encoded, and stopped the relay."""
+    """Regression: the refusal of a number beyond 64 bits could not be encoded, which stopped the relay."""
     with RelayProcess(folder / "data") as relay, connected(relay.endpoints.ingest) as asker:
         token = create_key(folder / "data", "a", "alice", frozenset({Scope.PUBLISH})).token.encode()
         publish = {"op": "publish", "producer_id": "q", "attempt": 1, "events": [PACKED[0], PACKED[1]]}
@@ -154,7 +154,7 @@ def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice
 
 
 def any_request(seed: int, token: str, replayed: bytes) -> bytes:
-    """Return a request: junk, truncated, of an unknown version, in bob's name, or bob's request with another token."""
+    """Return a request that is junk, truncated, of an unknown version, in bob's name, or bob's with another token."""
     random = Random(seed)
     method = sorted(METHODS)[seed % len(METHODS)]
     try:

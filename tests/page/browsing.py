@@ -1,4 +1,4 @@
-"""A signed-in tab of a real Chromium, which records forbidden actions of a page."""
+"""A signed-in tab in a real Chromium, which records a page's forbidden actions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REBOUND = "rebound.example"
 PATIENCE_MS = 60_000
 PAUSE_MS = 5
 ENDLESS = ("/v1/events", "/v1/blocks", "/page/session")
-"""Paths of answers that are not read to their end."""
+"""Paths of responses that are not read to the end."""
 
 _NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 _CHECKS = Path(__file__).with_name("checks.js")
@@ -43,14 +43,14 @@ def chromium() -> Iterator[Browser]:
 
 
 class Tab:
-    """One page. `problems` collects what no page may do; `check` fails if there is a problem."""
+    """One page. `problems` collects what a page must not do; `check` fails if there is a problem."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
         self.url = url
         self.problems: list[str] = []
         self.expected: tuple[str, ...] = ()
-        """Words that identify the problems which a test causes on purpose."""
+        """Words that identify problems that a test causes on purpose."""
         self.requests: list[Request] = []
         self._under_way: set[Request] = set()
         page.set_default_timeout(PATIENCE_MS)
@@ -87,13 +87,13 @@ class Tab:
                 self.page.wait_for_timeout(PAUSE_MS)
 
     def press(self, *keys: str) -> None:
-        """Press keys one after the other, once the drawn page handles them."""
+        """Press keys one after the other, once the page is rendered and handles them."""
         self.page.evaluate(_NEXT_FRAME)
         for key in keys:
             self.page.keyboard.press(key)
 
     def text(self, selector: str = "body") -> str:
-        """Return the text of an element with single spaces, after unfolding it."""
+        """Unfold an element, and return its text with whitespace collapsed."""
         while (button := self.page.locator(f"{selector} button.link", has_text="more characters)")).count():
             button.first.click()
         return " ".join(str(self.page.locator(selector).first.text_content()).split())
@@ -146,7 +146,7 @@ class Tab:
 
 
 def post(data_dir: Path, path: str, fields: object = None) -> Any:
-    """Return the answer to a request with the token of a daemon's folder."""
+    """Send a request with the token of a daemon's folder; return the answer."""
     layout = Layout(data_dir)
     with closing(HttpCaller(layout.http.read_text().strip(), layout.token())) as caller:
         answer = caller.send("POST", path, b"" if fields is None else msgspec.json.encode(fields))
@@ -155,7 +155,7 @@ def post(data_dir: Path, path: str, fields: object = None) -> Any:
 
 
 def ticket(data_dir: Path) -> str:
-    """Return a ticket, as `memory-agent open` gets it."""
+    """Get a ticket in the same way as `memory-agent open`."""
     ticket: str = post(data_dir, "/page/ticket")["ticket"]
     return ticket
 

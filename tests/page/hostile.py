@@ -1,4 +1,4 @@
-"""Texts that a page must show as text, a memory with them in every field, and the forms in which browsers show them."""
+"""Texts that a page must display literally, a memory with them in every field, and how browsers display them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory_agent import MemoryClient
 from relay import Publisher, relay_endpoints
 
 USER, READER, FEW = "hostile", "reader", "few"
-"""The user with all of the texts, a user who can see the published items, and a user with three of the texts."""
+"""Three users: one with all of the texts, one who can see the published items, and one with three of the texts."""
 
 TEXTS = {
     "image": "<img src=x onerror=\"window.pwned='image'\">",
@@ -43,10 +43,10 @@ TEXTS = {
 TEXTS["everything"] = " ".join(TEXTS[name] for name in TEXTS if name != "wide")
 
 LINE = "a long line " * 87_381
-"""A line of a megabyte, which only an event can have."""
+"""A line of one megabyte, which only an event can contain."""
 
 MOST_TITLE, MOST_TAG, MOST_KEY = 200, 64, 200
-"""Maximum lengths of a shared item's title and tags, and of a key in these tests."""
+"""Maximum lengths of a shared item's title and of each tag, and of metadata keys in these tests."""
 
 INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e"
@@ -56,14 +56,14 @@ _JOINED_EMOJI = re.compile("(?<=[\U0001f300-\U0001faff\ufe0f])\u200d")
 
 
 def shown(text: str) -> str:
-    """Return a text as the page should show it: with code points for invisible characters, and single spaces."""
+    """Return a text as the page should show it: invisible characters as code points, and whitespace collapsed."""
     plain = _JOINED_EMOJI.sub("\uf8ff", text.replace("\r\n", "\n"))
     marked = INVISIBLE.sub(lambda found: f"U+{ord(found[0]):04X}", plain)
     return " ".join(marked.replace("\uf8ff", "\u200d").split())
 
 
 def as_id(text: str) -> str:
-    """Return a text as an id: without control characters, and at most 150 bytes."""
+    """Convert a text to an id: without control characters, and at most 150 bytes long."""
     plain = "".join(one for one in text if unicodedata.category(one) != "Cc")
     return plain.encode()[:150].decode(errors="ignore")
 
@@ -81,7 +81,7 @@ class Hostile:
 
     @property
     def fields(self) -> Iterator[str]:
-        """The texts that the pane of the memory shows."""
+        """The texts shown in the memory's pane."""
         yield f"{self.name} text {self.text}"
         yield f"{self.name} title {self.text}"[:MOST_TITLE]
         yield f"{self.name} tag {self.text}"[:MOST_TAG]
@@ -108,7 +108,7 @@ def quarantine(data_dir: Path) -> None:
 
 
 def as_type(text: str) -> str:
-    """Return a text as a type of event: without spaces and control characters."""
+    """Convert a text to an event type, without spaces or control characters."""
     return "x." + "".join(one for one in text if one.isprintable() and one not in " *")[:100]
 
 

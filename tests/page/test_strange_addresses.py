@@ -1,4 +1,4 @@
-"""Test addresses with values that no link of the page has."""
+"""Test page addresses with values that no link on the page contains."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PAGE_BYTES = 4096
 
 
 def damage(content: bytearray, rng: random.Random) -> str:
-    """Zero a tail or a page, or write noise over a page, as a failing disk does."""
+    """Zero a tail or a page, or overwrite a page with noise, as a failing disk might."""
     kind = rng.choice(("tail", "page", "noise"))
     pages = len(content) // PAGE_BYTES
     first = rng.randrange(2, pages)

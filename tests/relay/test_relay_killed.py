@@ -66,7 +66,7 @@ def test_a_killed_publisher_that_restarts_duplicates_nothing(data_dir: Path, tmp
 
 @pytest.mark.slow
 def test_the_spool_of_a_killed_publisher_is_delivered_by_the_next(data_dir: Path, tmp_path: Path) -> None:
-    """No relay is running until the publisher is killed. An event must survive SIGKILL once `publish` has returned."""
+    """No relay runs until the publisher has been killed. An event must survive SIGKILL once `publish` has returned."""
     program = (
         "import sys, json, pathlib; from relay import Publisher, PublisherSettings\n"
         "settings = PublisherSettings(window=1, ack_timeout_s=0.05)\n"

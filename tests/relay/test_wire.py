@@ -1,4 +1,4 @@
-"""Test messages as bytes: forms that older and newer peers must accept, and errors for arbitrary bytes."""
+"""Test the wire format: variants that older and newer peers must accept, and errors for arbitrary bytes."""
 
 from __future__ import annotations
 

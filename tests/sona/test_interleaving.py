@@ -1,4 +1,4 @@
-"""Test interleaving: lists are valid team drafts, coins are fair and reproducible, contests are unbiased."""
+"""Test interleaving: lists are valid team drafts, coin tosses are fair and reproducible, contests are unbiased."""
 
 from __future__ import annotations
 
