@@ -2,7 +2,7 @@
 
     python -m ops.bench.capacity [--users N]... [--awake SHARE] [--memories N] ...
 
-Prints the tables in `ops/CLUSTER.md`. The assumptions are options; `--help` lists them. The constants are measured on
+Prints the tables in `ops/CLUSTER.md`. The assumptions are options; `--help` lists them. The constants were measured on
 two virtual cores; `CONSTANTS` names the source of each.
 """
 
@@ -39,7 +39,7 @@ CONSTANTS = {
     "journal_per_s": Constant(38_567, "events that one journal commits per second", "results.md: window 256"),
     "awake_mb": Constant(0.7, "memory of an awake user without memories, MB", "nodes.py: 1.07 with 100"),
     "memory_kb": Constant(4.8, "memory for each record of an awake user, KB", "results.md: 48.8 MB for 10,000"),
-    "disk_kb": Constant(2.9, "disk of one memory, KB", "results.md: 28.7 MB for 10,000"),
+    "disk_kb": Constant(2.9, "disk space of one memory, KB", "results.md: 28.7 MB for 10,000"),
     "daemon_mb": Constant(456, "memory of a daemon with one user, MB", "decision 0009"),
     "machine_mb": Constant(320, "memory of a machine that joined, without hosts, MB", "nodes.py"),
     "host_mb": Constant(87, "memory of a host process, MB", "nodes.py"),
@@ -49,17 +49,17 @@ CONSTANTS = {
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The users' load, and the size and price of a machine. The defaults are assumptions, and no price is an offer."""
+    """The users' load, and the size and price of a machine. The defaults are assumptions, not quoted prices."""
 
-    awake: float = 0.02  # share of the users who are awake at the busiest time
+    awake: float = 0.02  # share of the users who are awake at peak load
     memories: int = 2_000  # memories of a user
     recalls: float = 10.0  # recalls per user and day
     events: float = 20.0  # events per user and day
     event_bytes: int = 1_500  # size of an event in the journal
     journal_days: float = 30.0  # retention time of events in the journal
     archive_factor: float = 2.0  # size of the archive or of the backups relative to the stores
-    peak: float = 3.0  # rate at the busiest time relative to the mean
-    utilisation: float = 0.6  # share of the processors and the journal that is in use at the busiest time
+    peak: float = 3.0  # peak rate relative to the mean rate
+    utilisation: float = 0.6  # share of the processors and the journal that is in use at peak load
     most_awake: int = 4_000  # maximum number of users awake in one daemon (more were not tested)
     cores: int = 8  # of a machine
     machine_gb: float = 32.0  # memory of a machine
