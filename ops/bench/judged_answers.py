@@ -106,8 +106,8 @@ class Measured:
         return float(np.mean(reached)) if reached else float("nan")
 
     def area(self, line: str) -> float:
-        """Return the AUC: how often the best memory for one of the store's own questions is more relevant than the best
-        memory for another store's question.
+        """Return the AUC: the probability that the best memory for one of the store's own questions is more relevant
+        than the best memory for another store's question.
         """
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))

@@ -7,8 +7,8 @@ The handbooks come from two Debian packages, unpacked in one folder:
     python -m ops.bench.languages books        20 minutes; writes ops/bench/languages.md
 
 The query is one sentence of a paragraph, and the evidence is the rest of the paragraph (the inverse cloze task of Lee
-et al. 2019). A store contains the paragraphs of one language. Paragraphs at the same place in all translations belong
-together, so the evidence can also be the English paragraph. `languages.toml` contains facts in seven languages, each
+et al. 2019). A store contains the paragraphs of one language. Paragraphs at the same position in all translations
+correspond, so the evidence can also be the English paragraph. `languages.toml` contains facts in seven languages, each
 with a question that uses other forms of the fact's words. The memories of all facts, in all languages, are in one
 store.
 
@@ -237,7 +237,7 @@ class PackagedE5(Embedder):
 
 
 def measure(asked: Sequence[Asked], memories: Sequence[str], embedder: Embedder, modes: Sequence[Mode] = MODES) -> Hits:
-    """Return which questions have their evidence in the first ten, for each mode, and with the default threshold."""
+    """Return which questions have their evidence among the top ten, for each mode and with the default threshold."""
     with (
         tempfile.TemporaryDirectory(prefix="languages-") as folder,
         Memory.open(Path(folder) / "user", embedder=embedder) as memory,

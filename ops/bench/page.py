@@ -2,8 +2,9 @@
 
     python -m ops.bench.page [--memories 100000] [--store FOLDER] [--feed-s 20] [--rate 250] [--write]
 
-FOLDER is a user's folder with the memories; without it, one is filled first. `--feed-s 600` is the ten-minute run.
-`--write` writes `ops/bench/page.md`. A frame time is the interval between the starts of two successive repaints.
+FOLDER is a user's folder that contains the memories; if it is omitted, a folder is filled first. `--feed-s 600` is the
+ten-minute run. `--write` writes `ops/bench/page.md`. A frame time is the interval between the starts of two successive
+repaints.
 """
 
 from __future__ import annotations

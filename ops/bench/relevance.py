@@ -105,7 +105,7 @@ def separate(dataset: Dataset) -> Dataset:
 
 
 def _ask(prepared: Prepared, line: Line, done: Callable[[], None]) -> list[Answered]:
-    """Ask each store its own questions and equally many of other stores' questions, drawn with a fixed seed."""
+    """Ask each store its own questions and an equal number of other stores' questions, drawn with a fixed seed."""
     plan, random = prepared.plan, np.random.default_rng(_SEED)
     embedder = prepared.embedder if line.words else WithoutWords(prepared.embedder)
     open_memory = opener(plan.settings, prepared.data_dir, embedder)
@@ -148,8 +148,8 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
         "",
         f"Written by `python -m ops.bench.relevance` on {now:%Y-%m-%d}; `recall.min_relevance` is {least:g}.",
         "",
-        "- AUC is how often the best memory for one of the store's own questions is more relevant than the best memory",
-        "  for another store's question.",
+        "- AUC is the probability that the best memory for one of the store's own questions is more relevant than the",
+        "  best memory for another store's question.",
         '- "Kept" is the share of recall@10 that remains. "Refused" is the share of other stores\' questions with',
         '  an empty answer. "Shown" is the mean number of memories (out of ten) in the answers to the store\'s own',
         "  questions.",

@@ -24,8 +24,7 @@ _PARTS = {
 
 @dataclass
 class Standings:
-    """Counts the pages and how often the run that worked ranked first, per week and depending on whether similarity
-    misleads.
+    """Counts the pages and how often the run that worked ranked first, by week and by whether similarity misleads.
 
     `unlearned` counts how often that run ranked first without the learned parts of scores.
     """

@@ -16,8 +16,8 @@ _ALIKE = ("light", "users", "restart_minutes")
 
 
 class Sample(NamedTuple):
-    """One sample. `at_s` is its time on the axis of all parts; `life_s` is the time since the daemon's run `life`
-    started.
+    """One sample. `at_s` is its time on the axis shared by all parts; `life_s` is the time since the daemon's run
+    `life` started.
 
     `is_disturbed`: whether the daemon was stopped or killed since the previous sample.
     """
@@ -49,7 +49,7 @@ class Joined:
 
     @property
     def hours(self) -> float:
-        """The duration of all parts together."""
+        """The total duration of all parts."""
         return sum(float(end["soaked_s"]) for end in self.ends) / 3_600
 
     def lines(self, event: str) -> Iterator[Line]:
@@ -102,7 +102,7 @@ def milliseconds(samples: Iterable[Sample]) -> dict[str, list[float]]:
 
 
 def errors(samples: Iterable[Sample], *, is_disturbed: bool) -> Counter[str]:
-    """Count the errors by kind and code, only in the samples whose `is_disturbed` equals the argument."""
+    """Count errors by kind and code in the samples whose `is_disturbed` equals the argument."""
     found: Counter[str] = Counter()
     for sample in samples:
         if sample.is_disturbed == is_disturbed:

@@ -1,4 +1,4 @@
-"""A `memory-agent serve` process on one data folder, which a soak stops, kills and starts again."""
+"""A `memory-agent serve` process on one data folder; a soak stops, kills and restarts it."""
 
 from __future__ import annotations
 
