@@ -8,16 +8,16 @@ a prediction of use and the nearest non-increasing prediction:
     q   = the non-increasing prediction that is nearest to p (Kullback and Leibler; pooling adjacent violators)
     odds_i = p_i / q_i
 
-The null hypothesis is that use depends only on position: if only one of two memories is used, it is at least as likely
-to be the memory that is listed first. Suppose that the used memories are revealed in random order. Each used memory is
-then drawn with probabilities that do not increase down the list of remaining memories. The expected odds of the drawn
-memory are at most 1, because the mean of the first m odds is at most 1 for every m. Therefore, the product of the odds
-of the first two memories drawn, averaged over all orders, is a factor of a test martingale. This holds for any p that
-is fixed before the uses are seen. If p is right, no other bet that is safe under this hypothesis grows faster
+The null hypothesis is that use depends only on position: if exactly one of two memories is used, it is at least as
+likely to be the first one listed as the other. Suppose that the used memories are revealed in random order. Each used
+memory is then drawn with probabilities that do not increase down the list of remaining memories. The expected odds of
+the drawn memory are at most 1, because the mean of the first m odds is at most 1 for every m. Therefore, the product of
+the odds of the first two memories drawn, averaged over all orders, is a factor of a test martingale. This holds for any
+p that is fixed before the uses are seen. If p is right, no other bet that is safe under this hypothesis grows faster
 (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back, because no prediction is certain.
 
-Boosts include uses by failed runs. Such uses raise no memory in the learned ranking, but are equally good evidence of
-whether uses recur (decision 0020).
+Boosts include uses by failed runs. Such uses do not raise a memory in the learned ranking, but are equally good
+evidence of whether uses recur (decision 0020).
 
 Shapes: k = memories in the answer.
 """
@@ -37,7 +37,7 @@ _KEPT = 0.2
 
 
 def compare(ranks: Sequence[int], boosts: Sequence[int], used: Collection[int]) -> Comparison | None:
-    """Compare, given each memory's rank in the learned ranking, (k,), from 1, and the positions of the `used` memories.
+    """Compare both rankings, given each memory's learned rank (from 1), (k,), and the positions of the `used` memories.
 
     Ranks beyond k count as k + 1. `boosts`, (k,), are hundredths, from 0 to `MOST_BOOST`; they are empty for recalls of
     earlier versions. Returns None if no memory was used, or if all of several memories were used, which shows no
@@ -80,7 +80,7 @@ def _shares(own: Array, learned: Array, boosts: Sequence[int]) -> Array:
 
 
 def _factor(shares: Array, used: Sequence[int]) -> float:
-    """Return the factor of a bet by predicted `shares`, (k,), if the memories at the positions `used` are used."""
+    """Return the growth factor of a bet that predicts `shares`, (k,), if the memories at positions `used` are used."""
     odds = _quotient(shares)
     first = odds[list(used)]
     if len(used) > 1:

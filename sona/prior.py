@@ -72,7 +72,7 @@ class MemoryPrior:
         return sum(count for _, count, _ in self._of(memory))
 
     def to_bytes(self) -> bytes:
-        """Return the state as bytes. Equal observations give equal bytes."""
+        """Return the state as bytes. Equal observations yield identical bytes."""
         observations = [(memory, *group) for memory in sorted(self._memories) for group in self._memories[memory]]
         return msgspec.msgpack.encode(_State(_VERSION, observations))
 

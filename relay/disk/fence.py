@@ -2,8 +2,8 @@
 
 A lock alone is not enough: if its raylet dies, a Ray actor keeps its lock for minutes, although Ray has already started
 its successor. Therefore, an owner with the role `host` may take over from another `host`. The new owner increments the
-epoch, which makes the earlier owner's next write fail. This does not cover owners that are frozen inside a write, or
-folders shared between machines.
+epoch, which makes the earlier owner's next write fail. This does not cover owners that are frozen in the middle of a
+write, or folders shared between machines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EPOCH_KEY = b"owner_epoch"
 
 
 class WriterLock:
-    """The exclusive right to write in a folder, until `release` or until the process exits."""
+    """The exclusive right to write to a folder, until `release` or until the process exits."""
 
     swap_file = "swap.lock"
     """The lock is exclusive while files are replaced, and shared while other processes open them (`opening`)."""
@@ -150,8 +150,8 @@ class OwnerLock(WriterLock):
     def claim(self, write: Callable[[], AbstractContextManager[Transaction]], database: str) -> int:
         """Increment the store's epoch, which fences earlier owners. Return the new epoch.
 
-        `write` opens a write transaction. Raises `damaged` if the store was claimed before but is now empty, because
-        its file was lost.
+        `write` opens a write transaction. Raises `damaged` if the store was claimed before but is now empty, which
+        means that its file was lost.
         """
         with write() as transaction:
             current = _epoch(transaction, database)
@@ -233,7 +233,7 @@ def _try_lock(path: Path) -> int | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Try to lock a file for the block; yield whether it is locked. Never blocks, because the holder may be frozen."""
+    """Try to lock a file for the block; yield whether that worked. Never blocks, because the holder may be frozen."""
     descriptor = _try_lock(path)
     try:
         yield descriptor is not None

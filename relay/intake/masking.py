@@ -1,6 +1,6 @@
 """Masks obvious secrets in text before it is stored; a GitHub token becomes `[masked:github_token]`. Pure.
 
-Takes time linear in the length of the text, even for hostile text. Finds a secret only if it is not encoded, and only
+Runs in time linear in the length of the text, even on hostile text. Finds a secret only if it is not encoded, and only
 by its known format or by a revealing name beside it (`ops/decisions/0005-secret-masking.md`).
 """
 
@@ -53,7 +53,7 @@ class Masker:
     """
 
     def __init__(self, settings: MaskingSettings | None = None, counts: Counter[str] | None = None) -> None:
-        """Count secrets in `counts` as `masked_` plus the kind. Raises `RelaySettingsError` for an invalid pattern."""
+        """Count secrets in `counts` under `masked_` plus the kind. Raises `RelaySettingsError` for a bad pattern."""
         settings = settings or MaskingSettings()
         self._counts: Counter[str] = Counter() if counts is None else counts
         personal = (one for one in PERSONAL_FORMATS if one.kind in settings.personal)
@@ -121,7 +121,7 @@ class Masker:
         return msgspec.structs.replace(event, payload=payload, extra=extra)
 
     def _text(self, text: str, rows: Rows) -> str:
-        """Apply the rows in order. After a replacement, the following rows search the new text."""
+        """Apply the rows in order. After a replacement, the remaining rows are applied to the new text."""
         for row, literals in rows.items():
             one = self._formats[row]
             if not one.is_in(text, literals):
@@ -153,7 +153,7 @@ class Masker:
         return masked
 
     def _hidden(self, value: Any) -> Any:
-        """Mask the value of a secret field. Empty, boolean and already masked values stay unchanged, because they
+        """Mask the value of a secret field. Empty, boolean and already masked values are left unchanged, because they
         reveal nothing.
         """
         if isinstance(value, Mapping):
@@ -227,7 +227,7 @@ def looks_secret(kind: str, match: re.Match[str], secret: str) -> bool:
 
 
 def _is_mixed(secret: str) -> bool:
-    """Whether letters occur together with digits, or with punctuation that names and paths do not contain."""
+    """Whether letters are mixed with digits, or with punctuation that names and paths do not contain."""
     has_letter = any(map(str.isalpha, secret))
     return has_letter and (any(map(str.isdigit, secret)) or any(sign in secret for sign in "!#&*+=@^~?"))
 
@@ -267,7 +267,7 @@ class _Literals:
                 by_sign.setdefault(sign, {}).setdefault(literal, []).append(row)
 
     def rows(self, text: str) -> Rows:
-        """Return, in order, the rows that have literals in `text`, each row with these literals."""
+        """Return, in order, the rows whose literals occur in `text`, each with the literals found."""
         found: dict[int, list[str]] = {}
         for searched, by_sign in ((text, self._exact), (fold_case(text), self._any_case)):
             for sign, rows_of in by_sign.items():
@@ -279,7 +279,7 @@ class _Literals:
         return dict(sorted(found.items()))
 
     def rows_within(self, value: Any) -> Rows:
-        """Return the rows that have a literal in a nested value, or all rows if the value cannot be encoded as JSON."""
+        """Return the rows whose literals occur in a nested value, or all rows if it cannot be encoded as JSON."""
         try:
             written = msgspec.json.encode(value)  # keeps literals unchanged: they contain no quotes or backslashes
         except (TypeError, ValueError, OverflowError, RecursionError):

@@ -61,8 +61,8 @@ def personal_numbers(text: str) -> Iterator[PersonalNumber]:
 
 
 def _taken(one: SecretFormat, found: list[PersonalNumber], match: re.Match[str]) -> str:
-    """Add the number in a match to `found`, and return the match with underscores instead of the number, for later
-    formats.
+    """Add the number in a match to `found`, and return the match with underscores in place of the number, so that later
+    formats do not find it.
     """
     start, end = match.span("secret" if "secret" in one.pattern.groupindex else 0)
     number, whole, offset = match.string[start:end], match.group(), match.start()
@@ -110,7 +110,7 @@ def _phone(pattern: str, literals: tuple[str, ...], *, at_literal: bool = True) 
 PERSONAL_FORMATS: tuple[SecretFormat, ...] = (
     SecretFormat("iban", _DIGITS, re.compile(_ibans()), at_literal=False, check=_has_iban_digits),
     SecretFormat("card", tuple("23456"), re.compile(rf"{_BEFORE}(?:{_CARD}){_AFTER}"), check=_has_luhn_digit),
-    _phone(rf"(?:(?<![\w+])|(?<=\d{{4}}))\+{_INTERNATIONAL}{_AFTER}", ("+",)),  # the digits end another number
+    _phone(rf"(?:(?<![\w+])|(?<=\d{{4}}))\+{_INTERNATIONAL}{_AFTER}", ("+",)),  # the end of another number
     _phone(rf"{_ALONE_BEFORE}00[ -]?(?=\d{{1,3}}[ \-/(]){_INTERNATIONAL}{_AFTER}", ("00",)),
     _phone(
         rf"{_BEFORE}(?:1[ .-])?(?:\([2-9]\d\d\) ?|(?![234]00)[2-9]\d\d[.-])[2-9]\d\d[ .-]\d{{4}}{_AFTER}",

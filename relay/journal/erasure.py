@@ -1,7 +1,7 @@
 """Erases events out of order, by user, session, run or id. Readers skip the missing numbers.
 
-The ids of erased events stay known for `repeat_horizon_s`, as after retention. An event whose key is missing can only
-be erased by its number, or together with all events of its user.
+The ids of erased events are remembered for `repeat_horizon_s`, as if retention had deleted the events. An event whose
+key is missing can only be erased by its number, or together with all events of its user.
 """
 
 from __future__ import annotations

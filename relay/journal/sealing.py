@@ -22,7 +22,7 @@ PURPOSE = "journal"
 
 
 class Sealing:
-    """Encrypts the entries of one journal with the keys of a ring, or leaves them plain without a ring."""
+    """Encrypts the entries of one journal with the keys of a ring, or leaves them unencrypted without a ring."""
 
     def __init__(self, keys: KeyRing | _KeySnapshot | None, ring: bytes | None = None) -> None:
         """`ring` is the id of the system key in the only permitted ring; None permits any ring."""

@@ -158,7 +158,7 @@ class _Client(ABC, Generic[Socket]):
 
     def reconnect(self) -> None:
         """Drop all queued messages in both directions, and connect again."""
-        former, self._socket = self._socket, self._connected()  # an interrupt leaves either socket in `_socket`
+        former, self._socket = self._socket, self._connected()  # after an interrupt, `_socket` is one of the two
         former.close()
 
     def close(self) -> None:

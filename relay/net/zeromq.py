@@ -52,7 +52,7 @@ class Message:
 
     peer: bytes
     frames: Frames = field(repr=False)
-    curve_key: str | None = None  # the public key that the connection proved; None on sockets without CURVE
+    curve_key: str | None = None  # the peer's authenticated public key; None on sockets without CURVE
     correlation: bytes = b""  # the id that the reply repeats; empty on the bus, where the first frame is the id
 
 
@@ -65,8 +65,8 @@ class CurveAuthenticator:
     """Makes sockets in its own context accept only peers with known CURVE keys, which a pyzmq thread checks."""
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
-        """`pair` is the server's key pair. `knows` is called in another thread and returns whether a public key may
-        connect.
+        """`pair` is the server's key pair. `knows` is called in another thread and returns whether the holder of a
+        public key may connect.
         """
         self._pair = pair
         self._knows = knows
@@ -99,7 +99,7 @@ class Waker:
         os.set_blocking(self._write, False)
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # the pipe is closed, or it is full, so that the poll returns anyway
+        with contextlib.suppress(OSError):  # the pipe is closed, or so full that the poll returns anyway
             os.write(self._write, b"\0")
 
     def poller(self, *sockets: PlainSocket) -> zmq.Poller:
@@ -135,7 +135,7 @@ class Waker:
         return True
 
     def close(self) -> None:
-        descriptors, self._read, self._write = (self._read, self._write), -1, -1  # before the system reuses them
+        descriptors, self._read, self._write = (self._read, self._write), -1, -1  # cleared before they are reused
         for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -187,7 +187,7 @@ def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
-    """Return the error that ended a connection of `connect_once`, but only once; otherwise None. Does not wait."""
+    """Return, once, the error that ended a connection made by `connect_once`; otherwise None. Does not wait."""
     if monitor.closed or not can_receive(monitor) or (frames := receive_now(monitor)) is None:
         return None
     was_connected = parse_monitor_message(list(frames))["event"] == zmq.EVENT_DISCONNECTED
@@ -195,7 +195,7 @@ def ended(monitor: PlainSocket, endpoint: str) -> CodedError | None:
 
 
 def stop_monitoring(socket: PlainSocket) -> None:
-    """Stop the reports of `connect_once`, because unread reports would block libzmq's I/O thread."""
+    """Stop the monitoring begun by `connect_once`, because unread reports would block libzmq's I/O thread."""
     socket.disable_monitor()
 
 
@@ -223,7 +223,9 @@ def _open(context: zmq.Context[Socket], kind: int, limits: Limits) -> Socket:
 
 
 def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> str:
-    """Bind privately; return the endpoint with its port. On failure, close the socket and raise `failure`."""
+    """Bind with private permissions; return the endpoint with its port. On failure, close the socket and raise
+    `failure`.
+    """
     file = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc://") else None
     try:
         if file is not None:
@@ -264,8 +266,8 @@ def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure:
 def connect_once(socket: PlainSocket, endpoint: str, identity: Identity, failure: type[CodedError]) -> PlainSocket:
     """Like `connect`, without reconnecting. Return a socket for `ended`, readable when the connection fails or ends.
 
-    Call `stop_monitoring` before closing either socket. When its connection has ended, close the socket, because it
-    would reconnect after a day. A reconnect interval of -1 is not used, because it would discard unread replies.
+    Call `stop_monitoring` before closing either socket. Once its connection has ended, close the socket, which would
+    otherwise reconnect after a day. A reconnect interval of -1 is not used, because it would discard unread replies.
     """
     socket.setsockopt(zmq.RECONNECT_IVL, _DAY_MS)
     monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
