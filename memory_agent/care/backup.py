@@ -174,7 +174,7 @@ def file_digest(file: Path) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a backup after checking its files against it. Raises `BackupDamagedError`."""
+    """Check a backup's files against its manifest, and return the manifest. Raises `BackupDamagedError`."""
     try:
         manifest = msgspec.json.decode((folder / MANIFEST_FILE).read_bytes(), type=described(Manifest))
     except FileNotFoundError as error:

@@ -28,7 +28,7 @@ MOST_PASSAGES = 16
 OVERLAP = 32  # tokens that a passage shares with the previous one
 MOST_TEXT_WORDS = 40  # per memory; with 32, R@10 is 1.4 points lower on long reports and 2 points higher on messages
 MOST_QUERY_WORDS = 64
-_LETTERS = 12  # in the selection of words, letters of a word beyond this number are ignored
+_LETTERS = 12  # when words are selected, letters of a word beyond this number are ignored
 
 Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -157,7 +157,7 @@ def query_vectors(sums: Array) -> npt.NDArray[np.float16]:
 
 
 def signs(sums: Array) -> Bits:
-    """Return the signs of the first 256 dimensions as (k, 32) packed bits, the first in the highest bit."""
+    """Return the signs of the first 256 dimensions as (k, 32) packed bits, the first in the most significant bit."""
     return np.packbits(sums[:, :WORD_DIMENSIONS] > 0, axis=1)
 
 

@@ -120,7 +120,7 @@ class Erasure:
 
     @contextmanager
     def noting_age(self) -> Iterator[None]:
-        """On exit, save the time of the next expiry. Close the archive inside the context."""
+        """On exit, save the time of the next expiry. Callers close the archive within the context."""
         with suppress(MemoryAgentError):
             self._schedule.finish()
         yield
@@ -194,7 +194,7 @@ class Erasure:
     def erase_again(
         self, history: logs.History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
     ) -> list[Intent]:
-        """Repeat erasures after the restore of a backup made at `made_at`; return the repeated erasures.
+        """Repeat erasures after a backup made at `made_at` has been restored; return the repeated ones.
 
         Sessions are matched only if they were erased at `made_at` or later. `event_ids` are erased journal events,
         which count as duplicates from now on.
@@ -342,7 +342,7 @@ class Erasure:
                     batch.link_event(one, row)
 
     def _note(self, intent: Intent, now: datetime, *, once: bool = False) -> str | None:
-        """Add an intent to the history; on failure, return the reason, because erasure must work on a full disk."""
+        """Add an intent to the history; on failure, return the reason, since erasure must work even on a full disk."""
         try:
             logs.note_erasure(self._archive.store.folder, self._user_id, intent, now, once=once)
         except StoreError as error:

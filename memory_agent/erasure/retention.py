@@ -1,8 +1,8 @@
 """Retention rules, and the schedule by which memories expire.
 
 The first rule that matches a memory applies; the memory's age is counted from its own timestamp. When a store is
-closed, the time of the next expiry is saved in a small file. So a daemon opens only stores with expired memories. A
-file from a different owner epoch is ignored.
+closed, the time of the next expiry is saved in a small file. Therefore, a daemon opens only stores with expired
+memories. A file from a different owner epoch is ignored.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RetentionRules:
         return sha256(msgspec.json.encode(meant)).hexdigest()[:16]
 
     def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
-        """Return a memory's time of expiry with the name of the rule, or None if the memory never expires."""
+        """Return a memory's expiry time with the name of the rule, or None if the memory never expires."""
         rule = next((rule for rule in self._rules if self._fits(rule, record)), None)
         if rule is None or not rule.age_s:
             return None
@@ -123,7 +123,7 @@ class RetentionSchedule:
         return self._note.is_due(now, self._interval_s)
 
     def expired(self, now: datetime, limit: int | None = None) -> Expired:
-        """Return the expired memories, at most `limit`. Scans all records. Raises `StoreError`."""
+        """Return the expired memories, up to `limit`. Scans all records. Raises `StoreError`."""
         found: defaultdict[str, list[str]] = defaultdict(list)
         next_at: datetime | None = None
         taken = through = 0
@@ -145,7 +145,7 @@ class RetentionSchedule:
         return Expired(by_rule=by_rule, through=through, next_at=next_at, has_more=has_more)
 
     def settle(self, expired: Expired, now: datetime) -> None:
-        """Update the schedule after a scan's memories were erased. A scan stays due if other memories have expired."""
+        """Update the schedule after erasing the memories found by a scan. A scan remains due if others have expired."""
         looked_at = None if expired.has_more else now
         self._note = msgspec.structs.replace(
             self._note, through=expired.through, next_at=expired.next_at, looked_at=looked_at

@@ -1,6 +1,6 @@
 """Summarises a run: averages over all questions and by category, and recall latency. Pure.
 
-Every question has the same weight, regardless of its amount of evidence. Averages are rounded to four decimal places.
+Every question has the same weight, however much evidence it has. Averages are rounded to four decimal places.
 """
 
 from __future__ import annotations
@@ -121,8 +121,7 @@ def _short_of_sessions(run: Run) -> int:
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:
-    """Return a function that averages a metric over `found` additional values of 1 and the answers that have the
-    metric."""
+    """Return a function that averages a metric over the answers that have it and `found` additional values of 1."""
 
     def average(metric: str) -> float | None:
         measured = [answer.metrics[metric] for answer in answers if metric in answer.metrics]

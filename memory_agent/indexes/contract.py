@@ -44,10 +44,10 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     ndim: int
     applied: int  # the last change that the index includes or, during filling, the change at which filling began
     filled: int | None = None  # the last row that was copied, while the index is being filled
-    opening: str = ""  # the opening of the store that last changed the index; names of later openings are greater
+    opening: str = ""  # the opening of the store that last changed the index; later openings have greater names
 
     def is_of(self, other: Position) -> bool:
-        """Whether both are for the same store, model and width."""
+        """Whether both have the same store, model and vector width."""
         return (self.lineage, self.stamp, self.ndim) == (other.lineage, other.stamp, other.ndim)
 
 
@@ -60,7 +60,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_scope(cls, scope: str | None, id: str) -> Where:
-        """Return the filter of `VectorIndex.count`. Raises `InvalidInputError` for an unknown scope."""
+        """Return the filter that `VectorIndex.count` applies. Raises `InvalidInputError` for an unknown scope."""
         if scope is not None and scope not in COLUMNS:
             raise InvalidInputError("scope", f"must be one of {', '.join(COLUMNS)}")
         return EVERYTHING if scope is None else cls(among={scope: (id,)})
@@ -87,7 +87,7 @@ class Hits(NamedTuple):
 
     @classmethod
     def of(cls, found: Iterable[tuple[int, float]] = ()) -> Hits:
-        """Return hits from pairs of a row and its cosine distance."""
+        """Build hits from (row, cosine distance) pairs."""
         pairs = list(found)
         distances = np.array([distance for _, distance in pairs], dtype=np.float32)
         return cls(np.array([row for row, _ in pairs], dtype=np.int64), 1 - distances)
@@ -131,8 +131,8 @@ class VectorIndex(Protocol):
         """Add entries, or replace those with the same rows, and set the position. Durable on return.
 
         Raises `IndexUnusableError` if a later opening has changed an index that several machines share. `begin` does
-        the same. `delete` raises this error if that opening is later than the opening in the last position that was
-        set. Raises `InvalidInputError`, and changes nothing, for vectors whose width differs from that set by `begin`.
+        the same. `delete` raises this error if that opening is later than the one in the most recently set position.
+        Raises `InvalidInputError`, and changes nothing, for vectors whose width differs from that set by `begin`.
         """
         ...
 
@@ -150,7 +150,7 @@ class VectorIndex(Protocol):
         ...
 
     def count(self, scope: str | None = None, id: str = "") -> int:
-        """Return the number of memories: all, or those whose column `scope` (one of `COLUMNS`) has the name `id`."""
+        """Return the number of memories: all, or those that have `id` in the column `scope` (one of `COLUMNS`)."""
         ...
 
     def compact(self) -> None:

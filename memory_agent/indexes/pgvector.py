@@ -1,8 +1,8 @@
-"""An index in PostgreSQL with the extension pgvector. Each user has a table, named by a digest of the user's id.
+"""An index in PostgreSQL with the extension pgvector. Each user has a table, named after a digest of the user's id.
 
 With one table per user, a missing condition cannot expose another user's memories. An HNSW graph contains only one
 user's vectors, and erasing a user drops the table. The table `users` contains each user's id, position and table.
-Vectors are stored as `halfvec`, which is float16 as in the records.
+Vectors are stored as `halfvec`, that is, in float16, as in the records.
 
 Filters are SQL conditions. If few passages match the filter, they are compared exactly, because a graph search is then
 slow: 226 ms if 5,000 of 100,000 passages match. A graph search may find too few passages, because `hnsw.iterative_scan`
@@ -73,7 +73,7 @@ class PgvectorIndex:
         self._compacting_in_turn = threading.Lock()
         self._other: _Connection | None = None  # used by `compact`
         self._is_interrupted = False
-        self._opening = ""  # the opening in the position that was last set
+        self._opening = ""  # the opening in the position that was set most recently
         self._passages = 0  # an upper bound; the table's rows are counted again before a graph is built
         self._table = _identifier(of.settings, _table_of(of.user_id))
 
@@ -212,7 +212,7 @@ class PgvectorIndex:
         return connection.execute(query, (name,)).fetchone() == (True,)
 
     def _are_few(self, connection: _Connection, condition: str, values: list[Any]) -> bool:
-        """Whether few enough passages pass a filter to make an exact search faster than a graph search."""
+        """Whether so few passages pass a filter that an exact search is faster than a graph search."""
         most = self._settings.hnsw_from
         query = self._sql(f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {condition} LIMIT {most}) AS passing")
         return connection.execute(query, values).fetchone() != (most,)
@@ -310,7 +310,7 @@ class _Database:
 
     @contextmanager
     def transaction(self, until_s: float | None = None) -> Iterator[_Connection]:
-        """Hold the connection for one transaction. After an error, the next call connects again. With `until_s`, raises
+        """Hold the connection for one transaction. After an error, the next call reconnects. With `until_s`, raises
         `TimeoutError` at that time, and `IndexUnavailableError` if there is no connection.
         """
         wait_s = WAIT_FOR_EVER if until_s is None else max(0.0, until_s - time.monotonic())
@@ -417,7 +417,7 @@ class _Connection(psycopg.Connection[Any]):
     answer_s = _GRACE_S
 
     def limit(self, until_s: float | None) -> None:
-        """End the next statement of this transaction at `until_s`, if given. Raises `TimeoutError` if it is past."""
+        """Cancel this transaction's next statement at `until_s`, if given. Raises `TimeoutError` if it has passed."""
         if until_s is None:
             return
         left_ms = int(1000 * (until_s - time.monotonic()))
@@ -427,7 +427,7 @@ class _Connection(psycopg.Connection[Any]):
         self.execute(f"SET LOCAL statement_timeout = {left_ms}")
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
-        """Wait in the same way as the driver, but for a limited time. Raises `OperationalError`."""
+        """Wait as the driver does, but only for a limited time. Raises `OperationalError`."""
         try:
             return super().wait(self._limited(gen), *args, **options | {"interval": _CHECKED_EVERY_S})
         except _NoAnswerError:
@@ -485,7 +485,7 @@ def _condition(where: Where) -> tuple[str, list[Any]]:
 
 
 def _storable(name: str) -> str:
-    """Return a name without NUL, which PostgreSQL cannot store."""
+    """Replace NUL in a name, because PostgreSQL cannot store it."""
     return name.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

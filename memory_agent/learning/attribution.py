@@ -2,7 +2,7 @@
 
 No other memory is credited, even if it was shown (decision 0018). If at least four memories were shown and the run
 names all of them, none is credited. If only two or three were shown and the run names all of them, each gets half the
-credit, because a relevance threshold often leaves no more.
+credit, because often no others pass the relevance threshold.
 
 Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
 is lower if several shown memories contain the word, and 0 if the request contains it, since outputs repeat their
@@ -26,8 +26,8 @@ from typing import NamedTuple, Protocol
 from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
-SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credit if some are named, if inferred, and if all of a few are named
-LEAST_LIST = 4  # a run that names all memories of an answer of at least this size credits none of them
+SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credit for named memories, for inferred ones, and if all of a few are named
+LEAST_LIST = 4  # if a run names all memories of an answer of at least this size, none is credited
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
@@ -188,7 +188,7 @@ class WordCounts(Protocol):
     def memories(self) -> int: ...
 
     def having(self, words: Sequence[str]) -> Mapping[str, int]:
-        """Return the number of memories with each of `words` (folded) in any inflection, omitting zeros."""
+        """Return, for each of `words` (folded), how many memories contain it in any inflection, omitting zeros."""
         ...
 
 

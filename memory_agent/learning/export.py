@@ -1,7 +1,7 @@
-"""Exports runs and recalls to a framed file from which a different store can learn.
+"""Exports runs and recalls to a framed file from which another store can learn.
 
 An export refers to memories by id and contains no text. It contains query vectors, from which words can be recovered,
-so it is as private as the memories. The import drops uses of memories that its store does not contain.
+so it is as sensitive as the memories. An import drops uses of memories that the importing store lacks.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _OWN_ROLES = ("begin", "step", "end")
 
 
 class Ending(NamedTuple):
-    """When and how a run ended, and its qualities in order, of which the last counts. Empty while the run is open."""
+    """When and how a run ended, and its qualities in order, the last of which counts. Empty while the run is open."""
 
     ended_us: int | None = None
     outcome: RunEnd | None = None
@@ -86,7 +86,7 @@ class _State:
 
 
 def raised(quality: float, hop: int) -> float:
-    """Return `quality`, raised because a later run, `hop` links away, succeeded."""
+    """Return `quality` raised for the success of a later run that is `hop` links away."""
     return quality + (LATER_SUCCESS - quality) / float(1 << (hop - 1))
 
 

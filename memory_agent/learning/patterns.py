@@ -29,7 +29,7 @@ from relay import described
 from sona import WARM_UP, QueryCentering, average_linkage
 
 THRESHOLD = 0.45  # the minimum mean cosine of centred requests (decision 0019)
-COLD_THRESHOLD = 0.8  # used with fewer than 20 runs, which are too few for centring
+COLD_THRESHOLD = 0.8  # used below 20 runs, which are too few for centring
 WORKED = 0.5  # the minimum quality of a successful run
 MOST_RUNS = 1_000  # only the newest runs are compared: clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
@@ -244,8 +244,8 @@ def on_one_line(text: str, most_chars: int) -> str:
 
 # Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: the cosine
 # of their vectors, and the cosine of their words (each Porter stem is a dimension). The run that is most similar to the
-# others determines the order. The steps that it shares with another run are those on the longest common subsequence of
-# the two. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s steps of all runs.
+# others determines the order. The steps that it shares with another run are those in the longest common subsequence of
+# both. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s steps of all runs.
 
 SAME_STEP = 0.6  # minimum similarity of steps that count as equal (`ops/bench/patterns.md`)
 MOST_COMPARED = 16  # runs whose steps are compared; others are ignored
@@ -314,7 +314,7 @@ def steps_of_failed_alone(
 
 
 class _Alike:
-    """The similarities between the steps of all runs, as a matrix (s, s). The similarity of different steps is 0."""
+    """The similarities between the steps of all runs, as a matrix (s, s), with 0 for steps that count as different."""
 
     def __init__(self, runs: Sequence[RunSteps], least: float) -> None:
         self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()

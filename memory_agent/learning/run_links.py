@@ -96,7 +96,7 @@ def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: st
 
 
 MOST_HOPS = 3
-NEAREST = 16  # number of runs near in time to consider, to bound the work for one event
+NEAREST = 16  # number of runs close in time that are considered, which bounds the work per event
 _SECOND = 1_000_000
 
 Relations = set[tuple[str, int]]  # an earlier run's id, and the number of hops to it (0 for a retried run)

@@ -66,7 +66,7 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
     return None if record is None else record.id
 
 
-MOST_STEPS = 32  # number of steps of a run that are converted to text: the first steps and the last
+MOST_STEPS = 32  # maximum number of a run's steps converted to text: the first ones and the last one
 LINE_CHARS = 160
 _MOST_RECALLED = 50
 _LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee
@@ -172,7 +172,7 @@ def is_in_other_words(one: RunRequest, other: RunRequest, least_similarity: floa
 
 
 def likeness(one: RunRequest, other: RunRequest) -> float | None:
-    """Return the cosine of two requests. Without vectors, return 1 if their words are the same, or else None."""
+    """Return the cosine similarity of two requests. Without vectors, return 1 if their words are equal, else None."""
     if one.vector is None or other.vector is None:
         return 1.0 if _words(one.text) == _words(other.text) else None
     return float(one.vector @ other.vector) if one.vector.shape == other.vector.shape else None

@@ -41,8 +41,8 @@ class Browsing:
     ) -> SessionPage:
         """Return a page of the sessions with memories that match a filter, newest first.
 
-        A session's times and counts cover the memories that match. `limit` (1 to 1,000) and `after` are as for `list`.
-        A session that receives memories between two pages may be missed. Raises `InvalidInputError`.
+        A session's times and counts cover only the matching memories. `limit` (1 to 1,000) and `after` work as in
+        `list`. A session that receives memories between two pages may be missed. Raises `InvalidInputError`.
 
         >>> request = memory.remember("Fix the race", "episode", session_id="s-17", channel_id="app")
         >>> fix = memory.remember("A mutex fixed it", source="worker_result", session_id="s-17")
@@ -57,8 +57,8 @@ class Browsing:
         """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each other.
 
         If there are more memories, the positions are those of a fixed pseudorandom sample. Memories without a vector
-        have no position. After more than 1 % of the memories have changed, new positions are computed, close to the
-        former positions. Until then, new memories are absent. Raises `InvalidInputError`.
+        have no position. Once more than 1 % of the memories have changed, new positions are computed, close to the
+        former ones. Until then, new memories are not included. Raises `InvalidInputError`.
 
         >>> records = [memory.remember(text) for text in ("Fix the race", "Fix the lock", "Lunch is at noon")]
         >>> found = memory.map()
@@ -80,8 +80,8 @@ class Browsing:
         `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
         1,000), fewer if they are large. Storing or forgetting memories between two pages does not cause other memories
         to be repeated or missed. If a memory is replaced between two pages, its position may change, and the pages may
-        miss or repeat it. Listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, including
-        for a filter with `min_score`.
+        miss or repeat it. Listing again by `updated`, newest first, returns it. Raises `InvalidInputError`, for example
+        if the filter has `min_score`.
 
         >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
         >>> page = memory.list(order="oldest", limit=2)

@@ -56,7 +56,7 @@ from memory_agent.storage.terms import query_words
 from memory_agent.tracing import current_span
 
 _FURTHER = 8
-"""Factor by which the shortlist grows while it has too few different texts."""
+"""Factor by which the shortlist grows while it has too few distinct texts."""
 _REST_SHARE = 0.1  # share of the deadline that is reserved for the steps after counting tokens
 _MOST_REST_S = 0.02
 
@@ -74,7 +74,7 @@ class RecallPipeline:
         self._searcher = Searcher(archive, embedder, settings)
 
     def answer(self, query: Query, now: datetime, begin_shared: BeginShared | None = None) -> RecallResult:
-        """Return the memories that match the query, best first, with shared items. Raises only `StoreError`.
+        """Return the memories that match the query, best first, including shared items. Raises only `StoreError`.
 
         `begin_shared` is called once the query's vector is available, since both searches need it.
         """
@@ -170,7 +170,7 @@ def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Can
 
 
 def _evaluated(search: Search) -> Candidates:
-    """Return enough evaluated candidates to fill the answer with different memories."""
+    """Return enough evaluated candidates to fill the answer with distinct memories."""
     wanted = examined(search.query)
     limit = max(search.settings.candidates, wanted)
     while True:

@@ -90,8 +90,8 @@ class QueryVectors:
     def result(self, asked: AskedVector, stored: str, deadline: Deadline) -> QueryVector | None:
         """Wait for the query's vector and return it; if there is none, return None and record the reason in `deadline`.
 
-        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If a different embedder
-        embedded the query, this tries the current or the former embedder, whichever has not been used yet.
+        `stored` identifies the embedder of the stored vectors, or is "" if there are none. If the query was embedded by
+        another embedder, try the current or the former one, whichever has not been used yet.
         """
         former = self._embedder.former
         try:

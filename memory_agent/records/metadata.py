@@ -72,7 +72,7 @@ def numbers_of(metadata: Mapping[str, Any]) -> set[int]:
 
 
 def wanted_numbers(conditions: Conditions) -> list[set[int]]:
-    """Return the numbers of each path's wanted values. A memory matches if it has a number from each set."""
+    """Return, for each path, the numbers of the values to match. A memory matches if it has a number from each set."""
     return [
         {number_of(path, value) for value in (values if isinstance(values, tuple) else (values,))}
         for path, values in conditions.items()

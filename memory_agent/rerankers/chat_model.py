@@ -1,4 +1,4 @@
-"""A reranker that calls a language model with the HTTP API of OpenAI (chat completions) or Anthropic (messages).
+"""A reranker that calls a language model through the HTTP API of OpenAI (chat completions) or Anthropic (messages).
 
 Requests contain a JSON schema for the reply. Servers may ignore it, so `prompt.read_reply` validates the reply.
 """

@@ -27,7 +27,7 @@ REMOVED = {
     "recall.diversity": "answers are no longer diversified, because this helped on no data set",
     "learning.implicit": "quality is no longer inferred from events after a run, because this did not help answers",
 }
-"""Maps settings that no longer have an effect to the reason. They are ignored, with a warning."""
+"""Maps each setting that no longer has an effect to the reason. They are ignored, with a warning."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _EMBEDDER_TABLES = ("embedder", "former_embedder")
@@ -45,10 +45,10 @@ def load_settings(
 ) -> Settings:
     """Return the defaults, overridden by `file`, then by the environment, then by `overrides`. Raises `SettingsError`.
 
-    The name of a variable is `MEMORY_AGENT_` and the path of the setting with `__` between its parts, as in
-    `MEMORY_AGENT_RECALL__MODE=vector`. The key of an override has dots, as in `recall.mode`. `warn` receives a message
-    for each setting with a former name (`RENAMED`) or without effect (`REMOVED`); by default, a `FutureWarning` is
-    issued.
+    A variable is named `MEMORY_AGENT_` plus the path of the setting, with `__` between its parts, as in
+    `MEMORY_AGENT_RECALL__MODE=vector`. The keys of `overrides` are dotted, as in `recall.mode`. `warn` receives a
+    message for each setting with a former name (`RENAMED`) or without effect (`REMOVED`); by default, a `FutureWarning`
+    is issued.
 
     >>> environment = {"MEMORY_AGENT_RECALL__MODE": "vector"}
     >>> settings = load_settings(environment=environment, overrides={"recall.deadline_ms": 200})
@@ -82,7 +82,7 @@ def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Ca
     for path, value in layer:
         _plant(own, path, copy.deepcopy(value))
         _plant(tree, path, value)
-    rename_settings(own, lambda _: None)  # rejects both names in one layer
+    rename_settings(own, lambda _: None)  # rejects a layer with both names
     rename_settings(tree, warn, replaces=True)
 
 
@@ -111,7 +111,7 @@ def _leave_out_removed(tree: dict[str, Any], warn: Callable[[str], None]) -> Non
 
 
 def _settle_type(tree: dict[str, Any], table: str) -> None:
-    """Set the default type of an embedder. Raises `SettingsError` for a setting that contradicts the type."""
+    """Fill in the default type of an embedder. Raises `SettingsError` for a setting that contradicts the type."""
     chosen = tree.get(table)
     if not isinstance(chosen, dict):
         return

@@ -1,7 +1,7 @@
 """Opens, writes, rebuilds and closes one user's store together with the columns derived from it.
 
 Batches are applied to the columns one at a time, after they are durable. Columns that cannot apply a batch are rebuilt,
-in the background if the store is large. Meanwhile searches use the partial view.
+in the background if the store is large. Meanwhile, searches use the partial view.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from relay.locks import ReadWriteLock
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
 _SAVED_AT_LEAST_EVERY = 10_000  # number of changes; the next open applies half as many in 0.3 s
-_SAVED_SHARE = 1 / 8  # changes per memory, if this is a larger number; a save writes 150 MB per 100,000 memories
+_SAVED_SHARE = 1 / 8  # share of the memories, if this is a larger number; a save writes 150 MB per 100,000 memories
 _WORDS_AT_ONCE = 20_000  # memories whose words are loaded before opening returns: 60 ms (100,000 take 0.3 s)
 _WORDS_STEP = 2_000  # memories whose words are loaded while batches wait: 8 ms
 _UNSAVED_AT_CLOSE = 200  # number of changes; applying them at the next open takes 50 ms, as does saving 10,000 memories
@@ -56,7 +56,7 @@ class Archive:
         self._columns = columns
         self._saved = columns.applied  # the last change that the saved file includes
         self._has_file = columns.applied > 0  # whether the next open can continue from the file
-        self._saving = threading.Lock()  # guards the files; taken after `_writing`
+        self._saving = threading.Lock()  # guards the files; acquired after `_writing`
         self._save_thread: threading.Thread | None = None
         self._writing = threading.RLock()
         self._queue = threading.Lock()  # held while waiting for `_writing`; see `_writing_in_turn`
@@ -179,7 +179,7 @@ class Archive:
                 self.follower.follow()
 
     def rebuild(self) -> None:
-        """Rebuild the columns from the records and save them. Raises `StoreDamagedError`, keeping the old columns."""
+        """Rebuild the columns from the records and save them. On `StoreDamagedError`, the old columns remain."""
         self._wait_for_rebuild()
         self._start_rebuild(from_records=True)
         self.settled_view()
@@ -208,7 +208,7 @@ class Archive:
         return sizes
 
     def _purge_index(self) -> None:
-        """Purge the index in another engine. Call it without the writing lock, because it may take minutes."""
+        """Purge the index in another engine. Call it without holding the writing lock, because it may take minutes."""
         if self.follower is not None:
             self.follower.purge()
         if self._index is not None:
@@ -237,7 +237,7 @@ class Archive:
             self.store.close()
 
     def _apply(self, changes: Changes) -> None:
-        """Apply a committed batch. Columns that cannot apply the batch are rebuilt; the batch succeeds in any case."""
+        """Apply a committed batch. Columns that cannot apply the batch are rebuilt; the batch succeeds either way."""
         try:
             self._columns.apply(changes)
         except _FAILURES:
@@ -260,7 +260,7 @@ class Archive:
         self._start_rebuild(from_records=True)
 
     def _save(self) -> None:
-        """Save the columns with writing paused. On an `OSError`, the old files and the whole change log remain."""
+        """Save the columns while writes are paused. On an `OSError`, the old files and the whole change log remain."""
         self._write(derived.capture(self.store, self._columns), is_newest=True)
         self._forget_changes()
 
@@ -309,7 +309,7 @@ class Archive:
 
     @contextmanager
     def _writing_columns(self) -> Iterator[None]:
-        """Hold the writing lock once the columns are complete. Raises as `settled_view`."""
+        """Wait until the columns are complete, and hold the writing lock. Raises the errors of `settled_view`."""
         is_done = False
         while not is_done:
             self.settled_view()

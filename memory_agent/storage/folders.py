@@ -2,7 +2,7 @@
 
 Two ids must not share a folder even on a file system that ignores case. Lower-case letters, digits, `-`, `_` and dots
 other than a leading one are kept; other characters become `%` and two hex digits. Long ids with many such characters
-are encoded as a whole in base 32, after `%b`.
+are encoded as a whole in base 32, with the prefix `%b`.
 """
 
 from __future__ import annotations
