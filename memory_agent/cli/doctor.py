@@ -206,7 +206,7 @@ def check_judge(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_traces(settings: Settings, _layout: Layout) -> Finding:
-    """Report the destination and the content of traces. Sends the collector an export without spans."""
+    """Report the destination and the content of traces. Sends an export without spans to the collector."""
     url = settings.tracing.endpoint
     if not url:
         return Finding("ok", "off: no traces are exported")
@@ -376,7 +376,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def _open_memory(settings: Settings, folder: Path) -> Memory:
-    keys_folder = str(folder / "keys") if settings.encryption.keys_folder else ""  # so that the real folder gets no key
+    keys_folder = str(folder / "keys") if settings.encryption.keys_folder else ""  # no key in the real folder
     return Memory.open(
         user_folder(folder / "data", DEFAULT_USER),
         user_id=DEFAULT_USER,

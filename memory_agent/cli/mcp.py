@@ -40,7 +40,7 @@ def mcp(tools: ToolSet, project: bool, daemon: Daemon, **context: str | None) ->
 
     The tools are recall, remember, get, feedback, forget, timeline, search_shared, get_shared and rate_shared; with
     --tools classic, they are search_memory, extract_memory, vector_memory_search and vector_memory_write. The daemon
-    handles the calls, as it does at /mcp over HTTP. If no daemon is running, a daemon is started that outlives the
+    handles the calls, as it does at /mcp over HTTP. If no daemon is running, one is started, and it outlives the
     session. `memory-agent connect` configures a client.
 
     \b

@@ -59,7 +59,7 @@ class _Found(NamedTuple):
 
     @property
     def since(self) -> str | None:
-        """The time of the first event to import; None if all are imported."""
+        """The time of the first event to import, or None to import all events."""
         return self.events[-_MOST_EVENTS][0] if len(self.events) > _MOST_EVENTS else None
 
     @property
@@ -77,7 +77,7 @@ def tour(target: Target, dry_run: bool) -> None:
 
     Looks for past sessions of coding agents on this machine, and shows what it found. Each further step shows a command
     and asks before running it. Until you agree, nothing is written and no daemon is started. Ctrl-C ends the tour; a
-    second tour does not repeat finished work. If no sessions are found, the tour offers an example in a temporary
+    second tour skips the steps already finished. If no sessions are found, the tour offers an example in a temporary
     folder, and deletes this folder at the end.
 
     \b

@@ -18,7 +18,7 @@ reserve is free."""
 
 
 class DiskRoom:
-    """The disk of one data folder. Thread-safe."""
+    """The disk that holds one data folder. Thread-safe."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         """`reserve_bytes` is what the stores leave free (`store.reserve_bytes`)."""

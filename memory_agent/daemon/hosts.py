@@ -1,10 +1,10 @@
-"""Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
+"""Users as virtual actors: each can always be addressed by name, wakes at its first request and sleeps when idle.
 
 A user is awake if its memory is open in a host process. Callers name a user, and `Hosts` finds or starts the process.
 At most `daemon.most_awake` users are awake; a further user waits until the least recently used idle user is asleep.
 
 In a cluster, a user is on one node at a time, and a waking user may first be moved to another node. A host on another
-node works only while it has a lease (`lease`). Once the lease has expired, the host's users may be placed elsewhere.
+node works only while it holds a lease (`lease`). Once the lease has expired, the host's users may be placed elsewhere.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _WAKE_DEADLINE_MS = 10_000.0
 _MOVE_PATIENCE_S = 0.5
-_MOVES_A_ROUND = 32  # users that are moved between nodes in one round of upkeep, to balance them
+_MOVES_A_ROUND = 32  # maximum number of users moved between nodes in one round of upkeep
 _OF_SHARED = "shared-knowledge"  # the host of shared items, a separate process
 
 
@@ -77,7 +77,7 @@ class Watcher(Protocol):
 class Hosts:
     """The host processes and the users awake in them. Must be used from a single event loop.
 
-    When a host dies, a request is repeated within its deadline if it was not sent, or if its verb may be repeated.
+    When a host dies, a request that was not sent, or whose verb may be repeated, is retried within its deadline.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Hosts:
         return self._directory.awake_by_node()[node]
 
     async def archive(self, user_id: str) -> None:
-        """Archive what was written to the memory of a user on another node before this call.
+        """Archive everything written before this call to the memory of a user on another node.
 
         Raises `UnavailableError` if the user is not awake there, and the errors of the archive.
         """
@@ -158,9 +158,9 @@ class Hosts:
 
     @asynccontextmanager
     async def kept_home(self, user_id: str) -> AsyncIterator[None]:
-        """Keep the user on the daemon's own machine inside the context. Waits for running calls.
+        """Keep the user on the daemon's own machine while the context is open. Waits for running calls.
 
-        During that time, no other node has files of the user. Raises the errors of the archive.
+        During that time, no other node holds files of the user. Raises the errors of the archive.
         """
         self._pinned[user_id] += 1
         try:
@@ -261,7 +261,7 @@ class Hosts:
         return (await self._host_of(user_id)).address
 
     async def sleep(self, user_id: str, *, force: bool = False) -> None:
-        """Put a user to sleep, unless a request of the user is running. With `force`, ignore running requests."""
+        """Put a user to sleep, unless one of the user's requests is running. With `force`, ignore running requests."""
         if user_id in self._directory:
             async with self._locked(user_id):
                 if force or user_id not in self._busy:
@@ -272,7 +272,7 @@ class Hosts:
 
     @asynccontextmanager
     async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user asleep inside the context. Waits for running calls; new calls wait for the end of the context.
+        """Keep the user asleep while the context is open. Waits for running calls; new calls wait until it is closed.
 
         Raises `TimeoutError` if the running calls take longer than `patience_s`.
         """
@@ -285,7 +285,7 @@ class Hosts:
             yield
 
     async def sleep_idle(self) -> None:
-        """Put users without a request for `daemon.idle_sleep_s` to sleep."""
+        """Put users to sleep that have had no request for `daemon.idle_sleep_s`."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self.sleep(user_id)
 
@@ -395,7 +395,9 @@ class Hosts:
 
     @asynccontextmanager
     async def _busy_user(self, user_id: str, deadline_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user awake inside the context. Raises `DeadlineExceededError` if no seat is free by `deadline_s`."""
+        """Keep the user awake while the context is open. Raises `DeadlineExceededError` if no seat is free by
+        `deadline_s`.
+        """
         if user_id in self._directory and user_id not in self._user_locks:  # awake, and not being put to sleep
             self._busy[user_id] += 1
         else:
@@ -490,7 +492,7 @@ class Hosts:
         self._changed.set()
 
     def _recover(self, user_id: str) -> None:
-        """Start to redeliver a user's events that were not archived."""
+        """Start redelivering a user's events that were not archived."""
         waits = [awaitable for watcher in self._watchers if (awaitable := watcher.lost(user_id)) is not None]
         if waits:
             recovery = self._recoveries[user_id] = asyncio.gather(*waits, return_exceptions=True)
@@ -528,7 +530,7 @@ class Hosts:
     async def _move(self, user_id: str, node: str) -> None:
         """Move a user who is asleep.
 
-        Files at home are archived first. Files on other nodes were archived when the user fell asleep.
+        Files on the daemon's machine are archived first. Files on other nodes were archived when the user fell asleep.
         """
         placements, timeout_s = self._in_cluster.placements, self._settings.ingest_timeout_s
         former = placements.known(user_id)

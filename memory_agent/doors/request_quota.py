@@ -1,7 +1,7 @@
 """Divides request slots and buffered bytes among users, so that no user can take all of them. No I/O.
 
-A user may hold a quarter of either resource. One quarter is reserved for keys for all users, and one quarter for keys
-for a single user.
+A user may hold up to a quarter of either resource. One quarter is reserved for keys for all users, and one quarter for
+keys for a single user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RequestQuota:
     """The running requests, counted by principal. Must be used from a single event loop."""
 
     def __init__(self, limit: int) -> None:
-        """Share `limit` slots; a user may hold a quarter of the slots, or 8 if that is more."""
+        """Divide `limit` slots; a user may hold a quarter of them, or 8 if that is more."""
         self._share = max(limit // _SHARES, _SMALLEST_SHARE)
         self._most = max(limit - self._share, self._share)
         self._of_users: Counter[str] = Counter()
@@ -32,7 +32,7 @@ class RequestQuota:
 
     @contextmanager
     def slot(self, principal: Principal) -> Iterator[None]:
-        """Reserve a request slot for this principal. Raises `UnavailableError` if none is free for it."""
+        """Reserve a request slot for this principal. Raises `UnavailableError` if no slot is free for it."""
         user_id = principal.user_id
         if user_id is None:
             self._require(self._for_all < self._most, "with keys for all users")
@@ -64,16 +64,16 @@ class ByteQuota:
     event loop."""
 
     def __init__(self, limit: int) -> None:
-        """Share `limit` bytes; a user gets a quarter of them."""
+        """Divide `limit` bytes; a user may hold a quarter of them."""
         self._share = limit // _SHARES
         self._most = limit - self._share
         self._limit = limit
         self._held: Counter[str | None] = Counter()
 
     def take(self, principal: Principal, count: int, own: int = 0) -> None:
-        """Reserve `count` more bytes for a request that already holds `own` bytes. A single request may have any size.
+        """Reserve `count` more bytes for a request that already holds `own` bytes. A single request may be of any size.
 
-        Raises `UnavailableError` if other requests, of this user or of all users, leave no room.
+        Raises `UnavailableError` if other requests, by this user or in total, leave no room.
         """
         user_id = principal.user_id
         most = self._most if user_id is None else self._share

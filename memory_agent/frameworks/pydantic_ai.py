@@ -20,7 +20,7 @@ class EpisodicMemory(AbstractCapability[Any]):
     """Records each run of an agent as a run in the memory, and credits its recalls with the outcome.
 
     The block of memories precedes the messages in each request to the model, and is not part of the history. With
-    `tools`, the model also recalls and remembers by itself. The conversation's id is stored as the session id of the
+    `tools`, the model can also recall and remember on its own. The conversation's id is stored as the session id of the
     memories.
     """
 

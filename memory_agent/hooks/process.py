@@ -31,7 +31,7 @@ def run_hook(options: Options) -> NoReturn:
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
-    """Parse a client, `--no-start`, and options with a value, each at most once.
+    """Parse a client, `--no-start`, and options that take a value, each allowed only once.
 
     Return None for other arguments, or if a settings file may name the data folder.
 

@@ -48,7 +48,7 @@ from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCO
 AGED_AT_ONCE = 20_000
 """Maximum number of expired memories that one request forgets. Their ids in the journal take a few megabytes."""
 _MOST_IMPORT_BYTES = 32 << 20
-"""Far above the size of any learner. A frame above the socket's limit would close the socket without an answer."""
+"""Far above the size of any learner. A frame over the socket's limit would close the socket without an answer."""
 
 
 class OptionHelp(NamedTuple):
@@ -91,7 +91,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
         """Return the keyword arguments for `Memory`'s method.
 
-        `remaining_ms` is the rest of the caller's timeout, and `usual_ms` is the recall deadline in the settings.
+        `remaining_ms` is what remains of the caller's timeout, and `usual_ms` is the recall deadline in the settings.
         """
         return asdict(self)
 
@@ -102,7 +102,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The users named in the parameters, for a verb about named users."""
+        """The users named in the parameters, for a verb that names users."""
         return ()
 
 
@@ -131,10 +131,10 @@ class LeaveParams(Params, frozen=True, kw_only=True):
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`. A query with several parts is sent as one text.
 
-    `usual_deadline` tells whether the caller set no deadline. If so, the request's deadline or the deadline in the
-    daemon's settings applies, whichever is shorter. Times on the wire are UTC, but days begin in the caller's time
-    zone. This zone is given by `reference_offset_s` (the UTC offset of `reference_time`) and `reference_zone` (its IANA
-    name, if any).
+    `usual_deadline`: whether the caller set no deadline. If so, the request's deadline or the deadline in the daemon's
+    settings applies, whichever is shorter. Times on the wire are UTC, but days begin in the caller's time zone. This
+    zone is given by `reference_offset_s` (the UTC offset of `reference_time`) and `reference_zone` (its IANA name, if
+    any).
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
@@ -303,7 +303,7 @@ class StatsParams(Params, frozen=True, kw_only=True):
 
     @property
     def protocol_version(self) -> int:
-        """Version 4 with a filter: older daemons would ignore it."""
+        """Version 4 with a filter, which older daemons would ignore."""
         return PROTOCOL_VERSION if self.filter is None else SCOPE_VERSION
 
 
@@ -312,7 +312,7 @@ class RebuildParams(Params, frozen=True, kw_only=True):
 
     @property
     def protocol_version(self) -> int:
-        """Version 2 with `vectors`: a daemon of version 1 would only rebuild the columns."""
+        """Version 2 with `vectors`, since a version 1 daemon would rebuild only the columns."""
         return OPTIONS_VERSION if self.vectors else PROTOCOL_VERSION
 
 
@@ -495,7 +495,7 @@ def _list_fields(params: type[Params]) -> tuple[str, ...]:
 
 
 def _listed(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the values. Raises `InvalidInputError` for a single string, which would be split into letters."""
+    """Return the values. Raises `InvalidInputError` for a single string, which would be split into characters."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInputError(field, "must be a list of texts")
     return tuple(values)
@@ -511,7 +511,7 @@ def _zone_fields(moment: datetime | None) -> dict[str, Any]:
 
 
 def _in_zone(moment: datetime, zone: str | None) -> datetime:
-    """Return the moment in the zone, or unchanged if this machine does not support the zone."""
+    """Convert the moment to the zone, or return it unchanged if this machine does not support the zone."""
     if zone is None:
         return moment
     try:

@@ -1,11 +1,11 @@
-"""Sessions of browsers. Each session holds the token of the key that signed in.
+"""Browser sessions. Each session holds the token of the key used to sign in.
 
 A browser sends a cookie to every port of this machine, and any account may listen on a port. So a request needs two
 secrets: a cookie, which scripts cannot read, and a page key, which only scripts of the page can read. A ticket is valid
 for one sign-in only; it keeps the token out of command lines and the browser's history.
 
-The file of sessions survives a restart of the daemon. It contains digests of the secrets, and encrypted tokens. Each
-token is encrypted with a keystream (SHAKE-256) that is derived from a secret and used once.
+The sessions file survives a restart of the daemon. It contains digests of the secrets, and encrypted tokens. Each token
+is encrypted with a keystream (SHAKE-256) that is derived from a secret and used once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGE_KEY = "X-Page-Key"
 SESSION_S = 12 * 3600
 TICKET_S = 60
 MOST_OF_A_KEY = 16
-"""The maximum number of sessions per key, and of tickets per key. Adding another ends the oldest."""
+"""The maximum number of sessions per key, and of tickets per key. A further one replaces the oldest."""
 _SECRET_BYTES = 32
 
 Kind = Literal["session", "ticket"]
@@ -49,7 +49,7 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class SignedIn(msgspec.Struct, frozen=True):
-    """What the page may do: the key's user (None: all users) and scopes. `version` is that of the daemon."""
+    """What the page may do: the key's user (None: all users) and scopes. `version` is the daemon's version."""
 
     user_id: str | None
     scopes: tuple[str, ...]
@@ -74,7 +74,7 @@ class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_valid(self, now_s: float) -> bool:
         left_s = self.expires_s - now_s
-        return 0 < left_s <= 2 * _LASTS_S[self.kind]  # a longer time is left only if the clock was set back
+        return 0 < left_s <= 2 * _LASTS_S[self.kind]  # more time can be left only if the clock was set back
 
 
 _Table = dict[str, _Sealed]
@@ -136,7 +136,7 @@ class Sessions:
         found = self._table.get(_digest(secret))
         if found is None or not found.is_valid(now_s):
             return None
-        return _encrypt(found.token, secret).decode(errors="replace")  # a damaged token counts as unknown
+        return _encrypt(found.token, secret).decode(errors="replace")  # a damaged token is treated as unknown
 
     def _add(self, kind: Kind, key_id: str, token: str, secret: bytes, now_s: float) -> None:
         sealed = _Sealed(kind, key_id, _encrypt(token.encode(), secret), now_s + _LASTS_S[kind])
@@ -153,7 +153,7 @@ class Sessions:
             self._store({other: one for other, one in self._table.items() if other != digest})
 
     def _store(self, table: _Table) -> None:
-        """Replace the table, and write it to its file. If the write fails, the sessions last until the daemon stops."""
+        """Replace the table and write it to its file. If this fails, the sessions last only until the daemon stops."""
         self._table = table
         try:
             write_private(self._path, add_checksum(msgspec.json.encode(table)))
@@ -177,6 +177,6 @@ def _digest(secret: bytes) -> str:
 
 
 def _encrypt(data: bytes, secret: bytes) -> bytes:
-    """Encrypt or decrypt with the keystream of a secret, which encrypts nothing else."""
+    """Encrypt or decrypt with the keystream of a secret that is used for nothing else."""
     keystream = shake_256(b"keystream\n" + secret).digest(len(data))
     return bytes(one ^ other for one, other in zip(data, keystream, strict=True))
