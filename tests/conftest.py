@@ -53,9 +53,9 @@ WITHOUT_RAY = tuple(
 )
 """The files in START_RAY that start only light daemons."""
 SECOND = ("tests/ops/", "tests/end_to_end/test_cluster")
-"""The files in START_RAY that run in a second process, at the same time as the other files."""
+"""The files in START_RAY that run in a second process, in parallel with the other files."""
 PAGE = "tests/page/"
-"""The files that share a browser and a daemon."""
+"""The test files that share a browser and a daemon."""
 STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "supervised"}
 """Fixtures that start Ray."""
 SHARED_BY_FILES = {"daemon", "rough_daemon"}
@@ -79,7 +79,8 @@ def _no_log_after() -> Iterator[None]:
 def model_loaded_once() -> Iterator[None]:
     """Load each model once per process. Otherwise, every command that a test runs in this process would load it again.
 
-    The loaded model has no state. The tests in `tests/memory_agent/embedders` undo this, because they test the loading.
+    The loaded model is stateless. The tests in `tests/memory_agent/embedders` undo this, because they test model
+    loading.
     """
     from memory_agent.embedders import minilm
 

@@ -1,4 +1,4 @@
-"""Test that promises hold when processes are killed at any moment and disks fail. `make crash` runs for longer."""
+"""Test that guarantees hold when processes are killed at any moment and disks fail. `make crash` runs for longer."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ PROGRAM = str(Path(sys.executable).with_name("memory-agent"))
 
 
 def cluster_daemon(folder: Path, *settings: str, address: str = HEAD, embedder: tuple[str, ...] = ()) -> DaemonProcess:
-    """Return a daemon that other machines may join, not started yet. It has no model, unless `embedder` sets one."""
+    """Return a daemon, not started yet, that other machines may join. It has no model, unless `embedder` sets one."""
     own = (
         f"cluster.listen={address}",
         f'daemon.listen=["curve+tcp://{address}:{free_port(address)}"]',
@@ -104,7 +104,7 @@ class NodeProcess:
         self.end(signal.SIGKILL)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """End the process, unless it has ended; return its exit code."""
+        """End the process if it is still running; return its exit code."""
         if self._process is not None:
             self._process.send_signal(number)
         return self.ended()
@@ -120,7 +120,7 @@ class NodeProcess:
         return code
 
     def family(self) -> list[psutil.Process]:
-        """Return the process and everything that it started."""
+        """Return the process and all of its descendants."""
         own = psutil.Process(self.pid)
         return [own, *own.children(recursive=True)]
 
@@ -129,7 +129,7 @@ class NodeProcess:
 
 
 def curve_key(daemon: DaemonProcess, name: str, *scopes: Scope) -> bytes:
-    """Create a key for all users; return its file's content."""
+    """Create a key for all users; return the contents of its file."""
     document = create_key(daemon.data_dir, name, None, frozenset(scopes or (Scope.JOIN,)), curve_pair())
     server = server_pair(daemon.data_dir, curve_pair).public
     return json.dumps({"id": name, "public": document.public, "secret": document.secret, "server": server}).encode()

@@ -61,7 +61,7 @@ def test_users_sleep_when_idle_and_wake_on_a_request(own_daemon: DaemonProcess) 
 def test_a_daemon_imports_no_module_of_the_folder_that_it_is_started_in(
     own_full_daemon: DaemonProcess, tmp_path: Path
 ) -> None:
-    """A project may contain a module of any name."""
+    """A project may contain a module with any name."""
     for name in ("memory_agent", "relay", "msgspec", "numpy", "json"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the project is imported')")
     own_full_daemon.start(cwd=tmp_path)

@@ -44,7 +44,7 @@ def remembered(daemon: DaemonProcess) -> list[str]:
 
 @pytest.fixture(params=["path", "abstract"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """The socket to which systemd's services report, in the file system or in Linux's abstract namespace."""
+    """The socket to which systemd services report, in the file system or in Linux's abstract namespace."""
     name = str(tmp_path / "notify") if request.param == "path" else f"@memory-agent-{os.getpid()}"
     if name.startswith("@") and sys.platform != "linux":
         pytest.skip("only Linux has abstract sockets")
@@ -99,7 +99,7 @@ def test_a_daemon_that_does_not_stop_in_time_is_reported(own_daemon: DaemonProce
 
 
 def test_stop_never_signals_a_process_that_is_not_the_daemon(own_daemon: DaemonProcess) -> None:
-    """The lock file may contain the process id of a former daemon, which another process now has."""
+    """Another process may since have reused the process id of a former daemon in the lock file."""
     place = ("--data-dir", str(own_daemon.data_dir))
     own_daemon.start()
     lock = Layout(own_daemon.data_dir).lock
@@ -163,7 +163,7 @@ end() {
 trap end EXIT
 for _ in $(seq 100); do systemctl --user show-environment > /dev/null 2>&1 && echo managed && break || sleep 0.1; done
 """
-"""A user manager of systemd in its own namespaces."""
+"""A systemd user manager in its own namespaces."""
 LIFE = """
 active() {
     for _ in $(seq 100); do [ $(systemctl --user is-active memory-agent) = $2 ] && break || sleep 0.1; done

@@ -115,7 +115,7 @@ ADDED = frozenset({
 })  # fmt: skip
 """Fields that later versions added to their answers."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
-"""Options for later versions, because the former version returned the best memories of any relevance."""
+"""Options for later versions, because the former version returned the best memories regardless of relevance."""
 NO_RUNS = {"context": ("--runs", "0")}
 """Options for later versions, by question, because the former version's blocks had no runs."""
 RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
@@ -130,7 +130,7 @@ _TEXT = ("context",)
 
 
 def unpack(root: Path) -> None:
-    """Unpack the fixture into `root`, with the modes that the former version gave its files."""
+    """Unpack the fixture into `root`, with the file modes that the former version set."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # filters were added in Python 3.11.4
         archive.extractall(root)
@@ -138,13 +138,13 @@ def unpack(root: Path) -> None:
 
 def answers(root: Path, *more: str, own: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
     """Return the imported version's command-line answers to all questions, in order, with the options `more`. `own`
-    contains additional options for single questions.
+    contains additional options for individual questions.
     """
     return {name: answer(root, name, *more, *own.get(name, ())) for name in QUESTIONS}
 
 
 def answer(root: Path, name: str, *more: str) -> Any:
-    """Return the exit code and the comparable answer of one question."""
+    """Return the exit code and the comparable answer to one question."""
     words = [word.replace("{root}", str(root)) for word in QUESTIONS[name]]
     options = [] if name in _TEXT else ["--json"]
     code, shown, errors = run(*words, *SETTINGS, *more, *options)
@@ -168,7 +168,7 @@ def differences(former: Any, present: Any, path: str = "") -> list[str]:
 
 
 def differences_of_recalls(former: Any, present: Any) -> list[str]:
-    """Return the differences of two recalls apart from ranking: the first memory, too many memories, or a field.
+    """Return how two recalls differ apart from ranking: in the first memory, in too many memories, or in a field.
 
     Recalls by words alone or by vectors alone must also have the same order: see `same_order`.
     """
@@ -236,7 +236,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def _documents(text: str) -> Any:
-    """Return the JSON document, or the list of documents on the lines that are JSON."""
+    """Return the JSON document, or a list of the documents on the lines that contain one."""
     try:
         return json.loads(text)
     except ValueError:

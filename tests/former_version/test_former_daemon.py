@@ -27,7 +27,7 @@ FORMER: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
 
 @pytest.fixture
 def served() -> Iterator[Path]:
-    """The fixture, with a daemon on its plain data folder."""
+    """The fixture, with a daemon on its unencrypted data folder."""
     with tempfile.TemporaryDirectory(prefix="former-") as folder:
         root = Path(folder)
         unpack(root)

@@ -1,6 +1,7 @@
 """Runs one input under machine-independent limits on the number of calls and on the bytes allocated at once.
 
-Both limits grow in proportion to the input. Only the time limit of the test or run ends a loop inside a C function.
+Both limits grow in proportion to the input. A loop inside a C function is ended only by the time limit of the test or
+run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from types import FrameType
 
 CALLS, CALLS_A_BYTE = 60_000, 250
-BYTES, BYTES_A_BYTE = 8 << 20, 1_200  # deflate expands up to 1,032 times
+BYTES, BYTES_A_BYTE = 8 << 20, 1_200  # deflate expands data by a factor of up to 1,032
 
 
 class LimitError(AssertionError):

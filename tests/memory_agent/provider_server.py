@@ -65,7 +65,7 @@ class Provider:
 
 
 def answer(content: object, status: int = 200, **headers: str) -> Reply:
-    """Reply with JSON. Underscores in the names of headers stand for hyphens."""
+    """Reply with JSON. Underscores in header names stand for hyphens."""
     return raw(json.dumps(content).encode(), status, **headers)
 
 
@@ -99,7 +99,7 @@ def drop(request: Request) -> None:
 
 
 def vector_of(text: str, ndim: int = NDIM) -> list[float]:
-    """Return numbers that depend on the words of a text."""
+    """Return a vector that depends on the words of a text."""
     found = np.zeros(ndim)
     for word in text.lower().split():
         found += np.random.default_rng(list(word.encode())).normal(size=ndim)
@@ -107,12 +107,12 @@ def vector_of(text: str, ndim: int = NDIM) -> list[float]:
 
 
 def texts_of(body: Any) -> list[str]:
-    """Return the texts of a request of any kind."""
+    """Return the texts in a request to any kind of server."""
     return body["input"] if "input" in body else [one["content"]["parts"][0]["text"] for one in body["requests"]]
 
 
 def content(kind: RemoteEmbedder, vectors: list[list[float]]) -> Any:
-    """Return the answer of a server."""
+    """Return the body of a server's answer."""
     if isinstance(kind, OllamaEmbedder):
         return {"embeddings": vectors, "prompt_eval_count": 7}
     if isinstance(kind, GeminiEmbedder):

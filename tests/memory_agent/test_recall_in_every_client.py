@@ -1,4 +1,4 @@
-"""A recall returns the same answers and errors embedded as through the daemon's protocol."""
+"""A recall returns the same answers and errors in an embedded memory as through the daemon's protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the demo's ledger: nothing is lost, a loss would be visible, and broken promises are collected."""
+"""Test the demo's ledger: nothing is lost, a loss would be visible, and broken promises are listed."""
 
 from __future__ import annotations
 

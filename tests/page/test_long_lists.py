@@ -1,4 +1,4 @@
-"""Test that the document stays small: a long timeline, and a live feed of many events."""
+"""Test that the document stays small with a long timeline and with a live feed of many events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ELEMENTS = "() => document.querySelectorAll('*').length"
 
 @pytest.fixture(scope="module")
 def long_daemon() -> Iterator[DaemonProcess]:
-    """A daemon without a model, whose user lena has many memories, one an hour."""
+    """A daemon without a model, whose user lena has many memories, one per hour."""
     with short_folder() as folder:
         now = datetime.now(UTC)
         import_messages(Path(folder), "lena", [now - timedelta(hours=number) for number in range(MEMORIES)])

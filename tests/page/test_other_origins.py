@@ -98,7 +98,7 @@ def test_a_page_on_another_port_frames_nothing_and_reads_no_window(victim: Tab, 
 def test_the_cookie_is_worthless_to_a_server_on_another_port(victim: Tab, stranger: Stranger) -> None:
     page = victim.page.context.new_page()
     page.goto(stranger.url)
-    _, _, cookie = stranger.seen[-1]  # a host name has one jar for all its ports
+    _, _, cookie = stranger.seen[-1]  # a host name has one cookie jar for all its ports
     assert cookie.startswith(f"memory_agent_{urlsplit(victim.url).port}=")
     with closing(HttpCaller(victim.url)) as caller:
         for headers in ({}, {"X-Page-Key": "guessed"}, {"X-Page-Key": cookie.partition("=")[2]}):

@@ -29,7 +29,7 @@ AUDIENCES = ("public", "org:acme", "tier:pro", "org:acmee", "", None, ["public"]
 
 
 def publish_for(broker: Broker, *audiences: Any) -> None:
-    """Publish an event of alice, and one for each audience."""
+    """Publish an event of the user alice, and one event for each audience."""
     with Publisher(broker.endpoints.ingest) as publisher:
         publisher.publish(mapping(0))
         for number, audience in enumerate(audiences, 1):

@@ -44,7 +44,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @contextmanager
 def reader(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that opens the journal and keeps it open for the block."""
+    """Start a process that opens the journal and keeps it open until the block ends."""
     command = [sys.executable, "-c", _READER, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Test the bank: updates equal a full solve, forgetting is exact, far requests do not move."""
+"""Test the bank: updates equal a full solve, forgetting is exact, and distant requests are not shifted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test command completion in real bash, zsh and fish, and the location where it is installed."""
+"""Test command completion in real bash, zsh and fish, and where it is installed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMPLETED = {
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
-    for name in ("alice", "al%3a1", "al$(touch executed)"):  # a user, the user `al:1`, and a folder that is no user's
+    for name in ("alice", "al%3a1", "al$(touch executed)"):  # a user, the user `al:1`, and a folder without a user
         (home / "data" / "users" / name).mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(home / "data"))

@@ -1,4 +1,4 @@
-"""Test blocks published without a request, with a real relay, dispatcher, reactor and model, but without Ray."""
+"""Test the publishing of unrequested blocks, with a real relay, dispatcher, reactor and model, but without Ray."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_worker_has_a_small_block_for_its_step_without_what_its_run_said(here:
         begun = {"objective": "Find out why the deploy to staging hangs", "run_id": "run-1"}
         started = here.tell("conductor.run.started", "alice", begun)
         assert the_next(blocks).cause_event_id == started
-        here.settled()  # the objective is now a strategy of the run
+        here.settled()  # the objective is now stored as a strategy of the run
         step = {"objective": "Deploy to staging", "worker_id": "w-7", "run_id": "run-1"}
         dispatched = here.tell("conductor.assignment.dispatched", "alice", step)
         block = the_next(blocks)

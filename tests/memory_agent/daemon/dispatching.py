@@ -19,7 +19,7 @@ from tests.memory_agent.at_home import AtHome
 
 
 class Memories(AtHome):
-    """The memories of all users. A batch that contains an event of `stuck` never ends."""
+    """The memories of all users. A batch with an event whose number is in `stuck` never ends."""
 
     def __init__(self, stuck: frozenset[int] = frozenset()) -> None:
         self.taken: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Test which machines may join, which are up, and how machines leave; a dictionary replaces Ray."""
+"""Test which machines may join, which are up, and how machines leave; a dictionary stands in for Ray."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_run_of_an_imported_session_is_not_in_progress() -> None:
 
 
 def test_interrupted_runs_are_dropped_without_being_counted() -> None:
-    """Only a daemon that may end when idle counts the runs."""
+    """Only a daemon that may exit when idle counts the runs."""
     clock = Clock()
     runs = runs_at(clock)
     for number in range(48):

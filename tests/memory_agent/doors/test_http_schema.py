@@ -1,4 +1,4 @@
-"""Test the OpenAPI description, also with a fuzzer (schemathesis) that derives requests from the description."""
+"""Test the OpenAPI description, including with a fuzzer (schemathesis) that derives requests from it."""
 
 from __future__ import annotations
 

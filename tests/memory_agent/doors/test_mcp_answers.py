@@ -1,4 +1,4 @@
-"""Test that tools' text results mark other users' shared items."""
+"""Test that tools' text results mark items shared by other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detecting whether other programs starve the nice threads."""
+"""Test the detection of other programs that starve the nice threads."""
 
 from __future__ import annotations
 

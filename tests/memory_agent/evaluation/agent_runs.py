@@ -45,7 +45,7 @@ def steps(cause: str = CAUSE) -> list[dict[str, Any]]:
 
 
 def write_runs(file: Path) -> Path:
-    """Write three runs: two runs of one issue with different conclusions, and a run of another issue."""
+    """Write three runs: two on the same issue with different conclusions, and one on another issue."""
     other = [step("I look at the menu.", "cat menu.txt", "soup and bread"), step("Done.", "submit", None)]
     file.parent.mkdir(parents=True, exist_ok=True)
     task = "The menu lacks a soup\n\nLunch has none."

@@ -27,7 +27,7 @@ def quiet(_what: str, _done: int, _total: int) -> None:
 
 
 def history(user: str) -> History:
-    """Return a history with enough questions for a run to affect the next run if state persisted."""
+    """Return a history with so many questions that a run would affect the next one if state persisted."""
     items = tuple(
         Item(id=f"i{place}", text=text, timestamp=DAY, session=f"s{place // 3}") for place, text in enumerate(TEXTS)
     )

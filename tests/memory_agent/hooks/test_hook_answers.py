@@ -76,7 +76,7 @@ def waiting_in(data_dir: Path) -> list[Path]:
 
 
 def finished_session(served: Served) -> None:
-    """Run the hooks of a Claude Code session that has a finding."""
+    """Run the hooks of a Claude Code session that reports a finding."""
     for said in (
         of_claude("SessionStart", source="startup"),
         of_claude("UserPromptSubmit", prompt=REQUEST),
@@ -122,7 +122,7 @@ def test_findings_of_one_session_reach_the_prompt_of_the_next(served: Served) ->
 
 
 def test_no_hook_puts_shared_items_into_a_prompt(served: Served) -> None:
-    """A hook's context was not requested, and a shared item may contain instructions."""
+    """A hook adds context unasked, and a shared item may contain instructions."""
     finished_session(served)
     with MemoryClient("sharer", endpoint=served.gateway, token=served.token) as sharer, caller(served) as client:
         sharer.shared.confirm(sharer.shared.preview("A quagga", f"{REQUEST}: the quagga signs users out at random"))

@@ -63,7 +63,7 @@ def says(path: Path) -> Any:
 
 
 def runs(said: Any) -> list[str]:
-    """Return every command line in a file that runs memory-agent."""
+    """Return the command lines in a file that run memory-agent."""
     if isinstance(said, list):
         return [line for one in said for line in runs(one)]
     if not isinstance(said, dict):

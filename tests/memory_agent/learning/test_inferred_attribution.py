@@ -21,7 +21,7 @@ FILLER = [f"Day {day}: looked at the build, wrote tests, and read the logs of se
 
 
 class CountedTexts:
-    """Word counts for some texts, as in a store that contains these texts."""
+    """The word counts that a store containing some given texts would have."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.memories = len(texts)

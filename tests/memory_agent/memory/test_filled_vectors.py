@@ -151,7 +151,7 @@ def test_upkeep_replaces_the_vectors_of_another_model_if_the_settings_permit_it(
         remember(memory, 30)
     embedder, chosen = MadeVectors(model="other", runtime=present), Settings(daemon=DaemonSettings(reembed=reembed))
     with Memory.open(tmp_path / "a", embedder=embedder, settings=chosen) as memory:
-        assert memory.fill_vectors() == 0  # only a daemon embeds again automatically
+        assert memory.fill_vectors() == 0  # only a daemon re-embeds automatically
     with Memory.open(tmp_path / "a", embedder=embedder, settings=chosen, role="host") as memory:
         assert memory.fill_vectors(10) == (10 if begins else 0)
         assert memory.fill_vectors() == (21 if begins else 0)

@@ -1,4 +1,4 @@
-"""Words by slot: similarities match a numpy computation, and changes behave like changes of a dict."""
+"""Words by slot: similarities match a numpy computation, and changes behave like changes to a dict."""
 
 from __future__ import annotations
 
