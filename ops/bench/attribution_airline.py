@@ -1,6 +1,6 @@
 """Measures false attributions on 100 real runs of an airline agent. No run was shown a memory.
 
-A run's messages are taken as its output. Records from earlier runs, both of the same task and of other customers'
+A run's messages are treated as its output. Records from earlier runs, both of the same task and of other customers'
 tasks, are treated as if they had been shown to the run. Naming a record of a different task is always wrong. Records
 named within the same task show the limit of word overlap: using a memory looks the same as finding the same facts
 again.

@@ -1,10 +1,10 @@
 """Measures the cost of encryption for a memory (filling, recalls, opening, bytes on disk) and for the journal.
 
-`python -m ops.bench.encryption` alternates plain and encrypted, so other load affects both equally, and writes
-`ops/bench/encryption.md`. Memories are synthetic: they have the lengths of real events (mean 34 words, 5 % over 75) and
-the word frequencies of natural language, and their vectors form 300 clusters. Queries are also synthetic, and are
-embedded before timing starts. Event ids are assigned by the emitter; they are ordered in a plain store but not in an
-encrypted one.
+`python -m ops.bench.encryption` alternates between plain and encrypted, so that other load affects both equally, and
+writes `ops/bench/encryption.md`. Memories are synthetic: they have the lengths of real events (mean 34 words, 5 % over
+75) and the word frequencies of natural language, and their vectors form 300 clusters. Queries are also synthetic, and
+are embedded before timing starts. Event ids are assigned by the emitter; they are ordered in a plain store but not in
+an encrypted one.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _MEANINGS = {
 
 
 def measure(rounds: int = ROUNDS, memories: int = MEMORIES) -> Figures:
-    """Measure a plain and an encrypted memory; the keys are those of `_MEANINGS`, except the journal's."""
+    """Measure a plain and an encrypted memory; the keys are those of `_MEANINGS`, except those for the journal."""
     samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
     texts = _SyntheticTexts(seed=2)
     records = [_record(number, texts.draw()) for number in range(memories + ALONE)]

@@ -7,7 +7,7 @@ before it exits. Variants alternate with a pause, in which the daemon ingests th
 installed in its own environment, as pip would install it, so that the import hooks of the development environment do
 not affect the results.
 
-If permitted, this process has real-time priority, so that the measured times do not include its own wait for a core.
+If permitted, this process has real-time priority, so that the measured times do not include its own waits for a core.
 
     python -m ops.bench.hooks [--quick] [--former CHECKOUT] [--busy 20] [--json]
 

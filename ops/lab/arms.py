@@ -1,13 +1,13 @@
-"""The arms to compare: rankings, and signals to learn from. Every arm is the real `Memory` with different settings.
+"""The arms to compare: rankings, and signals to learn from. Every arm runs the real `Memory` with its own settings.
 
 A signal consists of the memories that a run names as used, and the run's verdict:
 
 - oracle: all evidence, found or not, always approved; an upper bound that no user can provide.
-- cite, the main signal: the evidence that was shown, each item replaced by another shown memory with a probability of
-  20 %; approved if evidence was shown, failed otherwise, with 10 % of the verdicts inverted.
+- cite, the main signal: the evidence that was shown, where each item is replaced by another shown memory with
+  probability .2; approved if evidence was shown, failed otherwise, with 10 % of the verdicts inverted.
 - list: everything that was shown, which is uninformative; verdicts as in cite.
 - shuffled oracle, shuffled cite: controls that name as many memories as oracle and cite, but choose another question's
-  evidence or random shown memories. A gain of these controls is not due to learning from use.
+  evidence or random shown memories. A gain shown by these controls does not come from learning from use.
 
 Three parts of the learner can be isolated by turning the others off in the settings, and are measured separately: the
 bank, the association (the memories used by the nearest past requests), and the quality prior. No setting shifts all
@@ -40,7 +40,7 @@ _NOTHING_BUT_VECTORS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Arm:
-    """One arm: its runs' signal (None: no feedback), its learning mode, and how it searches.
+    """One arm: the signal from its runs (None: no feedback), its learning mode, and its search.
 
     `recall` and `parts` override recall and learning settings. `curve` also measures the arm during training; `few`
     limits it to a few seeds, to save time; `moves` shifts its queries by the Rocchio vector.
@@ -105,7 +105,7 @@ ARMS: tuple[Arm, ...] = (
     Arm(SHUFFLED_CITE, "shuffled cite", "on", _BOTH, curve=True),
 )
 FEW = 2
-"""The number of seeds of arms that are measured only for comparison."""
+"""The number of seeds for arms that are measured only for comparison."""
 
 
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:
