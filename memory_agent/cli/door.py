@@ -79,7 +79,7 @@ class Daemon(NamedTuple):
     def _token(self) -> str | None:
         if self.key_file is None:
             return os.environ.get(TOKEN_VARIABLE) or None
-        from relay import identity_of, read_key_file  # late: most clients use the data folder's own key
+        from relay import identity_of, read_key_file  # imported late: most clients use the data folder's own key
 
         return identity_of(read_key_file(self.key_file.expanduser())).token
 

@@ -1,4 +1,4 @@
-"""Finds a daemon's endpoint and the key to present, and decides when a request is sent again."""
+"""Finds a daemon's endpoint and the key to present, and decides when to resend a request."""
 
 from __future__ import annotations
 

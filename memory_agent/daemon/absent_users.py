@@ -43,7 +43,7 @@ class AbsentUsers:
         learning: LearningSettings,
         shared: SharedStore,
     ) -> None:
-        """The empty memories are kept in `folder`, whose former content is deleted."""
+        """The empty memories are kept in `folder`, whose previous contents are deleted."""
         self._data_dir = data_dir
         self._folder = folder
         self._recall_settings = recall

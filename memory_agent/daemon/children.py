@@ -28,7 +28,7 @@ _STOP_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _POLL_S = 0.05
-_OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would end parts in any order
+_OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would end parts in arbitrary order
 
 
 def embedder_arguments(settings: Settings, endpoint: str) -> tuple[str, ...]:

@@ -219,7 +219,7 @@ class DaemonEraser:
         return shared, None
 
     async def _forget_shared(self, user_id: str, dry_run: bool) -> SharedPart:
-        """Withdraw the user's items and contributions to figures, or count them (`dry_run`)."""
+        """Withdraw the user's items and contributions to figures, or only count them (`dry_run`)."""
         if not await asyncio.to_thread(user_folder(self._data_dir, SHARED_USER).exists):
             return SharedPart()
         asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser(dry_run=dry_run))
@@ -238,7 +238,7 @@ class DaemonEraser:
         )
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
-        """Return the user's lock. Without it, a concurrent erasure would end the intent of the first erasure."""
+        """Return the user's lock. Without it, a concurrent erasure would clear the intent of the first erasure."""
         return self._locks.setdefault(user_id, asyncio.Lock())
 
     async def _finish_removals(self) -> None:
@@ -288,7 +288,7 @@ async def _lane_timeout(user_id: str) -> AsyncIterator[None]:
         async with asyncio.timeout(_LANE_PATIENCE_S):
             yield
     except TimeoutError as error:
-        raise DeadlineExceededError(f"{user_id}: a batch is being ingested and has not ended") from error
+        raise DeadlineExceededError(f"{user_id}: a batch is still being ingested") from error
 
 
 def _now() -> datetime:

@@ -1,8 +1,8 @@
-"""Ends a daemon that a client started, once it has been idle for a while. Nothing is lost: the next call starts a
-daemon again.
+"""Stops a daemon that was started by a client, once it has been idle for a while. Nothing is lost: the next call starts
+a daemon again.
 
-Local clients share a lock during each call. The daemon ends only while it holds this lock alone, and keeps it until its
-process has ended. A late call waits for the lock, and then starts a daemon.
+Local clients hold a shared lock during each call. The daemon ends only while it holds this lock alone, and keeps it
+until its process has ended. A late call waits for the lock, and then starts a daemon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_AS, resou
 
 
 class Activity(NamedTuple):
-    """What a daemon is doing: `is_busy` is true during any work, and `mark` changes with each request and event."""
+    """What a daemon is doing: `is_busy` is true while it works; `mark` changes with each request and event."""
 
     is_busy: bool
     mark: Hashable
@@ -45,7 +45,7 @@ class IdleEnd:
         self._now = now
 
     async def wait(self, observe: Callable[[], Activity]) -> None:
-        """Return once the daemon has been idle for long enough. The lock is then held, and no local client may call."""
+        """Return once the daemon has been idle for long enough. The lock is then held, so no local client can call."""
         since_s, mark = self._now(), observe().mark
         while True:
             await asyncio.sleep(min(self._idle_s / _LOOKS, _LONGEST_LOOK_S))

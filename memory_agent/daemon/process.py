@@ -1,4 +1,4 @@
-"""The daemon process: starts relay, embedder, hosts and the components, keeps them running, and stops them in order.
+"""The daemon process: starts relay, embedder, hosts and other components, keeps them running, and stops them in order.
 
 Nothing depends on an orderly stop: after a kill, journal and stores are complete.
 """

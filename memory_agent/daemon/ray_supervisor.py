@@ -132,7 +132,7 @@ class Cluster:
         capacity: Capacity,
         secrets: ClusterSecrets | None = None,
     ) -> None:
-        """`secrets`: those of a cluster that other machines may join."""
+        """`secrets`: the secrets of a cluster that other machines may join."""
         self._run_folder = layout.run
         self._keys_folder, self._ring = settings.encryption.keys_folder, ring_file(layout.data_dir)
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
@@ -261,7 +261,7 @@ class Cluster:
                     await order
 
     def close(self) -> None:
-        """End Ray and all hosts; remove its folder. Idempotent."""
+        """Stop Ray and all hosts; remove Ray's folder. Idempotent."""
         ray.shutdown()
         if self._gcs_again is not None:
             self._gcs_again.kill()
@@ -362,7 +362,7 @@ class Raylet:
             raise UnavailableError(f"Ray did not start: {error}") from error
 
     def alive(self) -> bool:
-        """The raylet ends when it loses the gcs."""
+        """The raylet exits when it loses its connection to the GCS."""
         return not self._node.dead_processes()
 
     def stop(self) -> None:
@@ -445,7 +445,7 @@ class ActorHost(Host):
         super().end()
 
     async def endpoints(self) -> HostEndpoints:
-        """Return the endpoints; while Ray restarts the process, this takes seconds."""
+        """Return the endpoints; while Ray restarts the process, this can take several seconds."""
         return await self._call("control", HostActor.endpoints, None)
 
     async def _call(self, group: str, method: Callable[..., T], timeout_s: float | None, *arguments: Any) -> T:

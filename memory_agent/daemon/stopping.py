@@ -20,7 +20,7 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
     Returns a hint if a service manager may start it again, else "". Raises `UnavailableError` if no daemon serves the
     folder, `DaemonRunningError` if its process cannot be identified, and `DeadlineExceededError`.
     """
-    layout.start.unlink(missing_ok=True)  # or the next hook would start it again
+    layout.start.unlink(missing_ok=True)  # otherwise, the next hook would start it again
     holder = layout.holder
     if holder is None:
         raise UnavailableError(f"no daemon serves {layout.data_dir}")
@@ -34,7 +34,7 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
         hint = _hint(process)
         process.terminate()  # psutil compares the start times, so a process that got the same id later is safe
     except (psutil.Error, OSError) as error:
-        if layout.holder is None:  # the daemon has ended by itself
+        if layout.holder is None:  # the daemon has exited on its own
             return ""
         reason = f"process {holder.pid} here is not the daemon of {layout.data_dir}, or belongs to another user"
         raise DaemonRunningError(f"{reason}; stop it in its container, or as its user") from error

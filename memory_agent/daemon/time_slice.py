@@ -13,7 +13,7 @@ import struct
 import sys
 
 SLICE_NS = 100_000
-"""The shortest slice that Linux grants."""
+"""The shortest time slice that Linux grants."""
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = "=IIQiIQQQ"
 """`struct sched_attr`: its size, the policy, flags, niceness, priority, slice, deadline, period."""
@@ -22,8 +22,8 @@ _ATTRIBUTES = "=IIQiIQQQ"
 def request_short_slices() -> bool:
     """Request short slices for the calling thread, and for the threads and processes that it starts from now on.
 
-    Needs no privileges. If the system or the scheduling policy does not support short slices, changes nothing and
-    returns False.
+    Needs no privileges. Changes nothing and returns False if the system or the scheduling policy does not support short
+    slices.
     """
     call = _SCHED_SETATTR.get(platform.machine())
     if sys.platform != "linux" or call is None or os.sched_getscheduler(0) != os.SCHED_OTHER:

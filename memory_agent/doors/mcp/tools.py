@@ -226,21 +226,21 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
         _verb_tool(
             "remember",
             "remember",
-            "For what a later session needs: findings, decisions, fixes. One per memory, understandable by itself.",
+            "For what a later session needs: findings, decisions, fixes. One per memory, clear on its own.",
             {
-                "text": "What is to be remembered.",
+                "text": "What to remember.",
                 "kind": "finding: what was learned; strategy: how to do it; episode: what happened.",
                 "title": "A few words.",
                 "tags": "Words to filter by.",
-                "provenance": "How far it can be trusted.",
+                "provenance": "How far the memory can be trusted.",
                 "id": "Replaces the memory with this id.",
             },
         ),
-        _verb_tool("get", "get", "In full.", {"ids": "As recall and timeline show them."}),
+        _verb_tool("get", "get", "In full.", {"ids": "As shown by recall and timeline."}),
         _verb_tool(
             "feedback",
             "feedback",
-            "Later recalls rank by it.",
+            "Later recalls use it for ranking.",
             {
                 "recall_id": "From the answer of recall.",
                 "used": "Ids of the memories that helped.",
@@ -248,11 +248,11 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             },
             "comment",
         ),
-        _verb_tool("forget", "forget", "Only when the user asks for it.", {"ids": "As recall and timeline show them."}),
+        _verb_tool("forget", "forget", "Only when the user asks for it.", {"ids": "As shown by recall and timeline."}),
         _verb_tool(
             "timeline",
             "list",
-            "To see what happened when; to find something, use recall.",
+            "Use it to see what happened when; to find something, use recall.",
             {
                 "limit": "Maximum number. Default: 50.",
                 "after": "The next_cursor of the previous page.",
@@ -279,7 +279,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "rate",
             "Only when the user asks for it.",
             {
-                "item_id": "As search_shared shows it.",
+                "item_id": "As shown by search_shared.",
                 "rating": "0: it did harm, 1: it solved the problem.",
             },
         ),
@@ -291,7 +291,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             BY_NAME["remember"],
             "For a finding that a later session needs.",
             ExtractMemory,
-            {"topic": "A word to file it under; becomes a tag.", "content": "What is to be remembered."},
+            {"topic": "A word to file it under; becomes a tag.", "content": "What to remember."},
             _extract,
         ),
         Tool(
@@ -307,7 +307,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             BY_NAME["remember"],
             "It belongs to the current session and run.",
             VectorMemoryWrite,
-            {"content": "What is to be remembered."},
+            {"content": "What to remember."},
             _vector_write,
         ),
     ),
@@ -326,7 +326,7 @@ def describe_catalogue() -> dict[str, Any]:
             {
                 "name": PROMPT,
                 "title": "Recall before planning",
-                "description": "A task, with what past sessions did for similar tasks and how it ended.",
+                "description": "A task, together with what past sessions did for similar tasks and how they ended.",
                 "arguments": [{"name": "task", "description": "What is to be done.", "required": True}],
             }
         ],
