@@ -1,4 +1,4 @@
-"""MicroLoRA: a rank-2 adapter that moves every request, trained online when runs end.
+"""MicroLoRA: a rank-2 adapter that shifts every request, trained online as runs end.
 
 v = x + (xA)B, u = v/|v|; the loss is defined in `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
 A starts as the first two left singular vectors of X'g, the gradient with respect to the product AB, and B starts at
@@ -221,7 +221,7 @@ class MicroLora:
 
 
 class _Adam:
-    """Adam (Kingma, Ba 2015) with the usual constants."""
+    """Adam (Kingma and Ba 2015) with the usual constants."""
 
     def __init__(self, size: int) -> None:
         self._first, self._second, self._steps = np.zeros(size), np.zeros(size), 0

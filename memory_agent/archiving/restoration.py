@@ -107,7 +107,7 @@ def begun_by(objects: Objects, user_id: str, epoch: int) -> bytes | None:
 
 
 def take_over(objects: Objects, user_id: str, epoch: int, owner: bytes) -> chain.Header:
-    """End an epoch and begin the next one; return the header of its first object. `epoch` is the newest, or 0.
+    """End an epoch and begin the next one; return the header of its first object. `epoch` is the newest epoch, or 0.
 
     For archives without a lease. Writes an empty increment with the epoch's next number. The next flush by the epoch's
     owner then fails, and everything that the owner acknowledged earlier is in the archive. Raises `FencedError` if

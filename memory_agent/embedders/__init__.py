@@ -2,7 +2,7 @@
 
 Read `protocol` first, then `minilm` (the model), `lanes` (queries before bulk work), `server` and `providers` (models
 behind HTTP APIs). Importing this package loads neither onnxruntime nor sockets. Vectors are stored with the stamp of
-their embedder (`info.stamp`), so vectors of different models are never compared.
+their embedder (`info.stamp`), so vectors from different models are never compared.
 """
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error, open_embedder

@@ -1,7 +1,7 @@
 """Open an embedder in this process, immediately or on first use, and adapt callers' embedders to the protocol.
 
-A lazy embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, which
-keeps every recall from searching for missing weights again.
+A lazy embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so
+that not every recall searches for missing weights again.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _adapted(embedder: Embedder) -> Embedder:
 
 @contextmanager
 def failing_as_model_error() -> Iterator[None]:
-    """Convert exceptions of a caller's embedder, other than ours, to `ModelError`; log only their type."""
+    """Convert exceptions from a caller's embedder to `ModelError`, unless they are ours; log only their type."""
     try:
         yield
     except MemoryAgentError:

@@ -1,4 +1,4 @@
-"""The erasure logs: the intent of an unfinished erasure in the user's folder, and the user's history next to it.
+"""The erasure logs: an unfinished erasure's intent in the user's folder, and the user's history next to that folder.
 
 The intent contains ids. It is written before an erasure starts, and is carried out again after a crash. The history has
 an entry for each erasure, with fingerprints of ids. The history remains when the user's folder is removed. It is never
@@ -101,10 +101,10 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An erasure in the history: fingerprints of ids, and the counts from its receipt.
+    """An erasure in the history: the fingerprints of the erased ids, and the counts from the receipt.
 
-    `returned` are erased memories and events that were imported again. `renewed` are ids that new memories reused
-    later.
+    `returned` lists erased memories and events that were imported again. `renewed` lists ids that newer memories have
+    reused.
     """
 
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -155,7 +155,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fingerprint(user_id: str, id_: str) -> str:
-    """Return the fingerprint of an id; it differs between users."""
+    """Return the fingerprint of an id, which differs from user to user."""
     key = blake2b(user_id.encode(errors="surrogatepass"), digest_size=32).digest()
     return blake2b(id_.encode(errors="surrogatepass"), digest_size=16, key=key).hexdigest()
 

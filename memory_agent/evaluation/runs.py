@@ -84,7 +84,7 @@ class Prepared:
         """Ask the plan's questions on a copy of the folder, so that every run starts from the state after ingest.
 
         The plan must equal the ingested one, except for histories, mode, `top_k` and `settings.recall`. For a query
-        that an earlier run asked, the measured latency is too low, because the embedder caches queries.
+        already asked in an earlier run, the measured latency is too low, because the embedder caches queries.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():

@@ -35,7 +35,7 @@ _COMMAND = re.compile(r"/[\w:-]+(?:\s|\Z)|<(?:command|local-command|bash)-")
 
 
 class Content(NamedTuple):
-    """The content of an input. `prompt` and `starts` cause a recall; `ended` is the reason why the session ended."""
+    """The content of an input. `prompt` and `starts` trigger a recall; `ended` is the reason why the session ended."""
 
     entries: tuple[Entry, ...] = ()
     prompt: str = ""

@@ -17,7 +17,7 @@ from memory_agent.sessions.events import channel_of, event_of
 MOST_CHARS = 9_000
 """Maximum length of a block. Claude Code replaces blocks of 10,000 characters or more with a preview."""
 MOST_INPUT_BYTES = 32 << 20
-"""Maximum input size, which prevents endless input from exhausting memory. Images that a tool reads take several
+"""Maximum input size, which prevents endless input from exhausting memory. Images read by a tool can take up several
 megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000

@@ -1,8 +1,8 @@
 """Connects a client to the memory: writes our entries into its files, and removes exactly those entries.
 
 A copy of the original is stored in our state folder, because a project's folder is shared. A record in the state folder
-contains the file before and after the change. With it, disconnecting restores the same bytes, unless the file has been
-edited since.
+contains the file before and after the change. With this record, disconnecting restores the original bytes, unless the
+file has been edited since.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A file's content `before` (None if there was no file) and `after` our change. `folders` were created for it."""
+    """A file's content `before` (None if there was no file) and `after` our change. `folders` had to be created."""
 
     path: str
     before: bytes | None

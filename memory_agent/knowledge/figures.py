@@ -203,7 +203,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
         return mark is not None and mark >> 1 == self.number
 
     def add(self, vote: Vote | None, by: int = 1) -> None:
-        """Add a user's vote to the sums, or subtract it with -1."""
+        """Add a user's vote to the sums, or subtract it if `by` is -1."""
         if vote is not None:
             self.users += by
             self.count += by * vote.counted
@@ -454,7 +454,7 @@ def shrunk_mean(counts: Sequence[int], prior: float, weight: float) -> float:
 
 
 def mean(counts: Sequence[int]) -> float:
-    """Return the mean level, 0 to 1, of `counts[i]` users at each level i. Requires at least one user."""
+    """Return the mean level, from 0 to 1, where `counts[i]` users are at level i. Requires at least one user."""
     return _total(counts) / sum(counts)
 
 

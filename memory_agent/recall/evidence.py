@@ -16,7 +16,7 @@ any inflection has the similarity `_SAME_WORD`.
 The last four values contribute to the relevance. In these values, the contribution of neighbours is multiplied by the
 memory's credit, so that a memory about another topic gains nothing. A memory that follows a question similar to the
 query, or belongs to a neighbour's run, has full credit. Rarities are smoothed for small stores. Words that name a time
-are ignored, since a memory need not repeat its own time; the ranking counts them.
+are ignored here, since a memory need not state its own time; the ranking does count them.
 
 **Relevance** is the likelihood that a memory is relevant to the query, from 0 to 1, on the same scale in every mode. It
 is not the probability that the memory is *the* evidence.
@@ -77,7 +77,7 @@ class Line(NamedTuple):
     growth: float
 
 
-# These values are fitted on LoCoMo, BEAM, SWE and airline runs (decision 0014) by `python -m ops.bench.relevance`.
+# These values are fitted to LoCoMo, BEAM, SWE and airline runs (decision 0014) by `python -m ops.bench.relevance`.
 ALL = Line(9.0, 1.2, 0.3)
 NO_WORD_VECTORS = Line(11.0, 0.46, 0.2)
 NO_WORDS = Line(21.1, 0.4, 0.1)
@@ -85,7 +85,7 @@ NO_VECTOR = Line(9.0, -0.08, 0.1)
 _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN_OF_SHARE, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
-_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines that give no credit and full credit; a tenth of the evidence has less than .3
+_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines at which credit is 0 and 1; a tenth of the evidence has less than .3
 _MOST_VOUCHED = 3.0  # a limit of 2 loses 1 point of R@10; a limit of 4 adds 0.1 to 0.4 memories to an answer
 
 
@@ -244,7 +244,7 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
 
 
 def credit(cosines: Scores) -> Scores:
-    """Return the share (n,), 0 to 1, of other memories' evidence that counts for each memory, or 1 without a vector."""
+    """Return the share (n,), 0 to 1, of others' evidence that counts for each memory, or 1 if it has no vector."""
     found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
     return found
 

@@ -106,7 +106,7 @@ class ListOwn(SharedRequest[list[GlobalRecord]], frozen=True, kw_only=True, tag=
 
 
 class ShowItem(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
-    """Return the public form of an item, by its id."""
+    """Return the public form of the item with this id."""
 
     item_id: str
 

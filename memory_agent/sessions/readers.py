@@ -56,7 +56,7 @@ class Reader(ABC):
         """
 
     def release(self) -> Iterator[Found]:
-        """Yield messages that were held back in case later lines change them. Called if no lines are left for now."""
+        """Yield messages that were held back in case later lines change them. Called when no lines remain for now."""
         yield from ()
 
     def end(self) -> Iterator[Found]:

@@ -24,7 +24,7 @@ _UNSPACED = re.compile(
 )
 """Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 # Texts are untrusted, so no pattern may take quadratic time. Indents are `[^\S\n]*`, because `\s*` would rescan the
-# remaining empty lines from each empty line (1.8 s for 10,000, measured). Repeats within a line are bounded.
+# remaining empty lines from each empty line (1.8 s for 10,000, measured). Repetitions within a line are bounded.
 _SERIALISED = re.compile(
     r"""
       ^[^\S\n]*[\[{]\s*(?:["'\[{\]}]|\\["']|-?\d[\d.]*\s*,)  # an object or list, even truncated or as a Python literal
@@ -51,8 +51,8 @@ def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
     """Return whether the first 10,000 characters of `text` contain at least `least_words` words of any language.
 
     Half of the characters must belong to words. A word has at most 40 letters, no digits, and no more inner capitals
-    than a name; two characters of a script without spaces count as one word. Stack traces, code and serialised data are
-    not language.
+    than a name; two characters of a script without spaces count as one word. Stack traces, code and serialised data do
+    not count as language.
     """
     text = text[:_READ_CHARS]
     if _SERIALISED.search(text) or _STACK_TRACE.search(text):

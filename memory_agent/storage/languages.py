@@ -1,9 +1,9 @@
 """Detects the language of a text, and selects its stop words and stemmer.
 
-Languages in Latin letters are recognised by their stop words. A text must contain at least two stop words of the
-language that are not English. They must also outnumber its purely English stop words by at least two to one, because
-English texts contain foreign names. Languages with their own script need no detection (decision 0015). Negations are
-not stop words.
+Languages in Latin script are recognised by their stop words. A text must contain at least two of the language's stop
+words that are not also English words. They must also outnumber its purely English stop words by at least two to one,
+because English texts contain foreign names. Languages with their own script need no detection (decision 0015).
+Negations are not stop words.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ STEMMERS = {
     "sv": "swedish",
     "tr": "turkish",
 }
-"""The Snowball stemmer of each language in Latin letters other than English."""
+"""The Snowball stemmer for each Latin-script language except English."""
 
 _ALSO_ENGLISH = frozenset(
     """
@@ -179,7 +179,7 @@ _OF_LANGUAGES = {language: frozenset(words.split()) for language, words in _LATI
 _MOST_COMMON = {language: frozenset(words.split()[:14]) for language, words in _LATIN.items()}
 _ALWAYS = STOP_WORDS.union(_OF_OWN_SCRIPTS.split())
 _PAIRS = re.compile(r"[\u3040-\u309f\u30fc]{2}|[的了是吗呢吧啊].|.[的了是吗呢吧啊]")
-"""Pairs of letters that are nearly always grammatical: two hiragana, or a Chinese particle and another letter."""
+"""Pairs of characters that are nearly always function words: two hiragana, or a Chinese particle and a character."""
 _LEAST_FOREIGN = 2
 _LEAST_SHARE = 1 / 12  # share of the distinct words; lower in source code
 _READ_WORDS = 200

@@ -23,7 +23,7 @@ def says_no_room(error: OSError) -> bool:
 
 
 def means_no_room(message: str, folder: Path) -> bool:
-    """Whether an engine's error message for a write in `folder` means a full disk."""
+    """Whether an engine's error message for a write in `folder` means that the disk is full."""
     if any(os.strerror(code) in message for code in _NO_ROOM):
         return True
     return os.strerror(errno.EIO) in message and not has_room(folder)

@@ -62,7 +62,7 @@ class _JournalCheckup(Checkup):
             self._reference("ids", key, number(value))
 
     def _reference(self, database: str, key: bytes, seq: int) -> None:
-        """Check that a reference points to an event that refers back to it, or to a deleted event."""
+        """Check that a reference points either to a deleted event or to an event that refers back to it."""
         found = self.transaction.get("events", number_key(seq))
         stored = None if found is None else load_event(number_key(seq), found)
         if stored is not None:

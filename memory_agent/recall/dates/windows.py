@@ -83,7 +83,7 @@ class Calendar:
         return Span(start, start + (2 * _DAY if unit == "weekend" else _STEPS[unit]))
 
     def shifted(self, counts: Iterable[tuple[int, str]], sign: int) -> Span:
-        """Return the span that is `counts` units before (`sign` -1) or after now and as long as the smallest unit."""
+        """Return a span as long as the smallest unit, starting `counts` units before (`sign` -1) or after now."""
         counted = tuple(counts)
         moment = self.now.astimezone(UTC) if counted[-1][1] in ("minute", "hour") else self.today
         for number, unit in counted:
