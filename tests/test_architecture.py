@@ -1,4 +1,4 @@
-"""Test the layers of ops/ARCHITECTURE.md: imports go in one direction, and one file imports each engine."""
+"""Test the layers of ops/ARCHITECTURE.md: imports go in one direction, and each engine is imported by one file."""
 
 from __future__ import annotations
 

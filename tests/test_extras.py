@@ -23,7 +23,7 @@ with Memory.open(sys.argv[2]) as memory:
 
 
 def extras() -> list[str]:
-    """Return the modules of the optional packages, except of those for development."""
+    """Return the modules of the optional packages, except development packages."""
     optional = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     lines = [line for name, lines in optional.items() if name not in ("dev", "fuzz") for line in lines]
     return sorted({re.split(r"[<>=!~;\[ ]", line)[0].replace("-", "_") for line in lines})

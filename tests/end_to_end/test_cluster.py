@@ -59,7 +59,7 @@ def remembers(daemon: DaemonProcess, user_id: str, text: str) -> bool:
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[DaemonProcess]:
-    """A daemon with a cluster, whose users are all on the machine `w1`."""
+    """A daemon with a cluster in which all users are on the machine `w1`."""
     with short_folder() as folder:
         process = cluster_daemon(Path(folder))
         for user_id in USERS:

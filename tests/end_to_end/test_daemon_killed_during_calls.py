@@ -1,6 +1,6 @@
 """Test that clients notice immediately when the daemon is killed during their calls.
 
-A stopped daemon (SIGSTOP) accepts no request, so each call is under way when the daemon is killed.
+A stopped daemon (SIGSTOP) accepts no request, so each call is still in progress when the daemon is killed.
 """
 
 from __future__ import annotations

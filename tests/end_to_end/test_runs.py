@@ -1,4 +1,4 @@
-"""Test runs of a real daemon: from events, a client and the command line, and the expiry of abandoned runs."""
+"""Test the runs of a real daemon: from events, from a client, from the command line, and when abandoned runs expire."""
 
 from __future__ import annotations
 

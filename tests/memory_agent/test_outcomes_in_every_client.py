@@ -1,4 +1,4 @@
-"""A successful run ranks before a failed run, both embedded and through a client, without a daemon."""
+"""Test without a daemon, embedded and through a client, that a successful run ranks before a failed run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the learning curve's picture: a PNG of the expected size, and early refusals."""
+"""Test the plot of the learning curve: a PNG of the expected size, and early rejection of bad paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test simulated users whose work recurs, and their figures, with the real memory."""
+"""Test simulated users with recurring work, and their figures, against the real memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that a program ends with its exit code, writes its output and runs its exit handlers, with no other cleanup."""
+"""Test that a program writes its output, runs its exit handlers, does no other cleanup, and exits with its code."""
 
 from __future__ import annotations
 

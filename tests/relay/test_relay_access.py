@@ -54,7 +54,7 @@ def key(data_dir: Path, name: str, user_id: str | None, *scopes: Scope, curve: b
 
 @pytest.fixture
 def filled(broker: Broker) -> Broker:
-    """A relay with one event of alice and one of bob."""
+    """A relay that holds one event from alice and one from bob."""
     with Publisher(broker.endpoints.ingest) as publisher:
         publisher.publish(mapping(1))
         publisher.publish(mapping(2, user_id="bob"))

@@ -80,7 +80,7 @@ def told_until(gate: Gate, contests: Sequence[Contest | Comparison | None], done
 
 
 def comparisons(uses: Callable[[int, int], Array], count: int, seed: int) -> list[Comparison | None]:
-    """Return comparisons of random rankings; a memory's chance of use is in proportion to `uses(ranking, number)`."""
+    """Return comparisons of random rankings; a memory's chance of use is proportional to `uses(ranking, number)`."""
     random = np.random.default_rng(seed)
     found = []
     for number, place in enumerate(random.integers(len(RANKINGS), size=count).tolist()):
@@ -94,7 +94,7 @@ def first(count: int) -> Array:
 
 
 def most_misleading(place: int) -> Array:
-    """Return the use by position alone that gains the most from the bet on this ranking."""
+    """Of the uses determined by position alone, return the one that gains most from the bet on this ranking."""
     factors = [0.0 if one is None else one.learned for one in ONE_USE[place]]
     return first(1 + int((np.cumsum(factors) / np.arange(1, SHOWN + 1)).argmax()))
 
@@ -174,7 +174,7 @@ def wealth(won: npt.ArrayLike, lost: npt.ArrayLike) -> Array:
 def chance_of_on(rate: float, threshold: float) -> float:
     """Return the exact probability that one TRIAL turns ON, over all paths, by dynamic programming."""
     won = np.arange(LONGEST_TRIAL + 1)
-    at = np.zeros(LONGEST_TRIAL + 1)  # the probability of each number of wins without a decision
+    at = np.zeros(LONGEST_TRIAL + 1)  # the probability of each number of wins while undecided
     at[0], turned = 1.0, 0.0
     for decided in range(1, LONGEST_TRIAL + 1):
         at = np.append(0.0, at[:-1]) * rate + at * (1 - rate)

@@ -44,7 +44,7 @@ def share_right(adapter: MicroLora, examples: Sequence[Example]) -> float:
 
 
 def walk(adapter: MicroLora, examples: Sequence[Example], old: Sequence[Example] = (), replay: bool = True) -> None:
-    """Take a step per example, as when runs end, with a replay of earlier examples."""
+    """Take one step per example, as when runs end, and replay earlier examples."""
     for place, new in enumerate(examples):
         seen = [*old, *examples[:place]]
         adapter.step([new, *(seen[row] for row in replayed(len(seen), place))] if replay else [new])

@@ -1,4 +1,4 @@
-"""Test times and texts on the command line."""
+"""Test how the command line parses times and texts."""
 
 from __future__ import annotations
 

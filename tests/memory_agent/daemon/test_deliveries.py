@@ -1,4 +1,4 @@
-"""Test that a crash of the process is counted only for the events that were being ingested."""
+"""Test that a crash of the process is counted only against the events that were being ingested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _never_left: list[object] = []
 
 
 def crash(folder: Path, user_id: str, seqs: Sequence[int]) -> None:
-    """Leave a delivery unfinished, like a killed process."""
+    """Leave a delivery unfinished, as a killed process would."""
     delivery = Deliveries(folder, MOST).of(user_id, seqs)
     delivery.__enter__()
     _never_left.append(delivery)  # otherwise garbage collection would exit the context

@@ -28,7 +28,7 @@ IDLE_S = 60.0
 
 
 class Daemon:
-    """Ends after an idle minute. Each observation advances the clock by a second and returns the next of `looks`."""
+    """Ends after an idle minute. Each observation advances the clock by a second and returns the next look."""
 
     def __init__(self, layout: Layout, *looks: Activity) -> None:
         self._layout = layout

@@ -1,4 +1,4 @@
-"""Test the page's static files: headers, revalidation, paths, vendored files, and the content of a wheel."""
+"""Test the page's static files: headers, revalidation, paths, vendored files, and the contents of a wheel."""
 
 from __future__ import annotations
 

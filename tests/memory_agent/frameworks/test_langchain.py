@@ -29,7 +29,7 @@ def memory(user: str) -> Iterator[MemoryClient]:
 
 
 class TestConformance(RetrieversIntegrationTests):
-    """LangChain's own tests of a retriever."""
+    """LangChain's own tests for a retriever."""
 
     @pytest.fixture(autouse=True)
     def _memories(self, memory: MemoryClient) -> None:

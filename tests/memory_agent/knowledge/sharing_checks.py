@@ -44,7 +44,7 @@ SAYINGS = (
 )
 UNKNOWN = "0" * 26
 NUMBERS = re.compile(r"(?:-?\d\.\d+(?:e-?\d+)?[,\s]+){4}")
-"""Matches a part of a vector as a log prints it."""
+"""Matches part of a vector as a log would print it."""
 
 _opened: list[Embedder] = []
 

@@ -88,7 +88,7 @@ class Offer:
 
 @dataclass
 class Item:
-    """A published version of an item. An item of many users has an offer by each of its `offerers`, and no author."""
+    """A published version of an item. An item of many users has an offer from each of its `offerers`, and no author."""
 
     id: str
     author: str
@@ -223,7 +223,7 @@ class Model:
         return [group for group in groups.values() if len(group) >= LEAST_OFFERERS]
 
     def count(self, user: str, quality_of: Callable[[str], float | None]) -> None:
-        """Count a report of existing items."""
+        """Count a report on existing items."""
         said = self.unreported.pop(user, Unreported())
         uses: defaultdict[Version, list[float]] = defaultdict(list)
         for run, versions in said.runs:
@@ -248,7 +248,7 @@ class Model:
         self.told = [one for one in self.told if one.user != user]
 
     def restore(self, saved: Model, erased: set[str], *, is_whole: bool) -> None:
-        """Restore a copy, without items removed since. With `is_whole`, also restore memories and the journal."""
+        """Restore a copy, without the items removed since. With `is_whole`, also restore memories and the journal."""
         self.left |= self.published()
         before = {item.named for item in self.items.values()}
         self.items = {id_: one for id_, one in saved.items.items() if id_ not in self.ended}

@@ -1,4 +1,4 @@
-"""Reports of the use of shared items, from a recall to the released figures: each use counts once."""
+"""Reports on the use of shared items, from a recall to the released figures: each use counts once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Between:
         return answer
 
     def keep_up(self) -> None:
-        """Release due figures, like upkeep."""
+        """Release the figures that are due, as upkeep does."""
         self._knowledge.expire()
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:

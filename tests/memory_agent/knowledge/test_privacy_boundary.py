@@ -147,7 +147,7 @@ class SharingModel(CheckedSharing):
 
     @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Send reports by enough users to release figures, one of them twice. Reports by authors must not count."""
+        """Send reports from enough users to release figures, one report twice. Reports from authors must not count."""
         for item in [item for item in self.model.items.values() if item.author]:
             self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):

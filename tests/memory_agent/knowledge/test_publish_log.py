@@ -249,7 +249,7 @@ def test_a_rating_is_announced_at_its_release_without_its_rater(here: Deployment
     raters = [f"rater-{number}" for number in range(5)]
 
     def rate(names: list[str], rating: float | None) -> Received:
-        """Rate an item, with upkeep and announcement after each rating."""
+        """Rate an item, and run upkeep and announce changes after each rating."""
         for name in names:
             here.world.user(name).shared.rate(item.id, rating)
             here.world.shared.expire()
@@ -489,7 +489,7 @@ def test_removals_in_quick_succession_are_erased_from_the_journal_together(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
-    """Return a list with an entry for each call of a method of any journal."""
+    """Return a list that gains an entry whenever any journal's `method` is called."""
     calls: list[str] = []
     do = getattr(Journal, method)
 

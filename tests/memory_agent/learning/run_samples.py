@@ -1,4 +1,4 @@
-"""Run events as sent by conductors, workers and people, and memories that need no model."""
+"""Events about runs, as sent by conductors, workers and people, and memories that need no model."""
 
 from __future__ import annotations
 

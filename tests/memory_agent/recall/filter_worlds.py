@@ -107,7 +107,8 @@ def clustered(count: int, rng: np.random.Generator) -> Embedding:
 
 
 def made(number: int, chances: list[float]) -> MemoryRecord:
-    """Return a memory whose fields depend on CHANCES numbers from 0 to 1. Filters select from three to nearly all."""
+    """Return a memory whose fields depend on CHANCES numbers from 0 to 1. Filters select from three to almost all of
+    them."""
     kind, source, half, tenth, hundredth, channel, run, has_quality, quality, minute = chances
     shares = {"half": half < 0.5, "tenth": tenth < 0.1, "hundredth": hundredth < 0.01, "three": number in (3, 33, 77)}
     return MemoryRecord(
@@ -147,7 +148,7 @@ def _change(world: World, rng: np.random.Generator) -> None:
 
 
 def _keep(world: World, row: int, vector: Embedding | None) -> None:
-    """Record a vector in the store's form: of unit length, in float16."""
+    """Record a vector as the store would keep it: with unit length, in float16."""
     if vector is not None:
         stored = unit_vector(vector, NDIM).astype(np.float16).astype(np.float64)
         world.vectors[row] = stored / np.linalg.norm(stored)
