@@ -2,7 +2,7 @@
 
 Twenty busy processes compete for two cores. Each prompt starts a hook with the command that `connect` writes into the
 settings of clients, and with the default deadline of 300 ms. A prompt counts as answered if the process prints a block
-before it exits. Variants alternate with a pause, in which the daemon ingests the prompt, and no prompt is repeated.
+before it exits. Variants alternate, with a pause in between for the daemon to ingest the prompt; no prompt is repeated.
 `command` is the hook without the short path, and `bare` is an interpreter that only reads its input. Each variant is
 installed in its own environment, as pip would install it, so that the import hooks of the development environment do
 not affect the results.

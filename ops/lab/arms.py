@@ -83,7 +83,7 @@ _NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", 
 _SHIPPED = LearningSettings()
 _ASSOCIATION_ALONE = _NO_PART | {"association": _SHIPPED.association, "recurrence": _SHIPPED.recurrence}
 _PRIOR = 0.1
-"""The design's maximum weight of the prior, which is off by default."""
+"""The maximum weight that the design allows for the prior, which is off by default."""
 
 _RANDOM: tuple[SplitName, ...] = ("random",)
 _DISJOINT: tuple[SplitName, ...] = ("disjoint",)

@@ -34,8 +34,8 @@ class StreamJob:
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate did in one stream.
 
-    `tried_at` and `opened_at` are the numbers of recalls after which the learner was first on trial and first on, or
-    None if this never happened. The other fields are values at the end of the stream.
+    `tried_at` and `opened_at` are the numbers of recalls after which the learner was first put on trial and first
+    turned on, or None if this never happened. The other fields are values at the end of the stream.
     """
 
     signal: Signal

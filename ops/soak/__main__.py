@@ -1,7 +1,7 @@
 """Long-running tests of a real daemon: `python -m ops.soak --hours 8`, or one of the commands.
 
-Without a command, many users work for hours while the daemon is stopped and killed in turn (`soak.py`). A soak may be
-run in parts: `--resume` appends to the record in a folder. `--report` writes a record's report. SIGTERM ends a part.
+Without a command, many users work for hours while the daemon is alternately stopped and killed (`soak.py`). A soak may
+be run in parts: `--resume` appends to the record in a folder. `--report` writes a record's report. SIGTERM ends a part.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _soak(options: argparse.Namespace) -> int:
-    folder = options.resume or Path(tempfile.mkdtemp(prefix="soak-"))  # short, since it contains socket files
+    folder = options.resume or Path(tempfile.mkdtemp(prefix="soak-"))  # a short path, since it contains socket files
     print(f"the record is {folder / 'record.jsonl'}", flush=True)
     plan = Plan(**{name: getattr(options, name) for name in Plan._fields})
     return 1 if soak(plan, folder) else 0
