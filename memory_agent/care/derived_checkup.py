@@ -49,7 +49,7 @@ from memory_agent.storage.view import View
 from relay.disk import Findings, Report
 from sona import DamagedStateError
 
-_ATTEMPTS = 3  # attempts to read the columns while their owner replaces them
+_ATTEMPTS = 3  # maximum number of attempts to read the columns while their owner replaces them
 _LEAST_COSINE = 0.9999  # smallest cosine between a vector in the columns and the same vector in float16
 _NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
 _STEP = 500

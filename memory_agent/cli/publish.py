@@ -355,7 +355,7 @@ def send(
     except relay.RelayError as error:
         summary.failure = str(error)
     finally:
-        with suppress(relay.RelayUnavailableError):  # the summary counts events without an ack or a spool
+        with suppress(relay.RelayUnavailableError):  # the summary counts events neither acked nor spooled
             publisher.close(0)
     return summary
 

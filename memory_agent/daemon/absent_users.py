@@ -32,8 +32,8 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers recalls from one empty memory and other reads from another, so that no read returns a recall. Must be
-    used from a single event loop."""
+    """Answers recalls from one empty memory and other reads from another, so that these reads never return a recorded
+    recall. Must be used from a single event loop."""
 
     def __init__(
         self,

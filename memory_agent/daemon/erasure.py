@@ -127,9 +127,9 @@ class DaemonEraser:
         await self.finish(list(known_users(self._data_dir)))
 
     async def finish(self, user_ids: Iterable[str]) -> None:
-        """Complete the erasures of these users that have not reached the journal yet.
+        """For these users, complete the erasures that have not reached the journal yet.
 
-        These erasures were interrupted by a crash, or begun by retention.
+        These erasures were interrupted by a crash, or were started by retention rules.
         """
         for user_id in user_ids:
             try:
@@ -259,7 +259,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_compacted(wait_s))
 
     async def _erase_events(self, user_id: str, intent: Intent, *, dry_run: bool) -> Erased:
-        """Erase from the hooks' files, the journal and the lanes."""
+        """Erase the user's events from the hooks' files, the journal and the lanes."""
         among = keys_of(intent.session_id, intent.run_ids)
         wanted = await self._with_system(user_id, erasable(user_id, intent), among)
         if not dry_run:
@@ -341,7 +341,7 @@ class RetentionRounds:
         return [user_id for user_id in asleep if self._is_due(user_folder(self._data_dir, user_id), now)]
 
     def _is_due(self, folder: Path, now: datetime) -> bool:
-        """Whether to visit a user who is not awake at home. Users on other nodes are visited once per interval."""
+        """Whether to visit a user not awake on this machine. Users on other nodes are visited once per interval."""
         try:
             placement = read_placement(folder)
         except StoreError:

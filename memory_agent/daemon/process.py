@@ -1,6 +1,6 @@
 """The daemon process: starts relay, embedder, hosts and other components, keeps them running, and stops them in order.
 
-Nothing depends on an orderly stop: after a kill, journal and stores are complete.
+Nothing depends on an orderly stop: after a kill, the journal and the stores are complete.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int
     if settings.cluster.listen:
         require_address("cluster.listen", settings.cluster.listen)
         if not settings.archive.url:
-            reason = "needs archive.url, a folder or object store for memories that all machines can reach"
+            reason = "needs archive.url, which names a folder or object store that all machines can reach"
             raise SettingsError("cluster.listen", reason)
         ObjectStore.open(settings.archive)
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here instead of in each host

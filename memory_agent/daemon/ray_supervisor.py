@@ -33,7 +33,7 @@ from relay.crypto import ring_file
 from relay.log import log
 
 os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # Ray reads these at import
-os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gcs keeps 5 KB per call, for 100,000 calls
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # else the GCS keeps 5 KB for each of 100,000 calls
 os.environ.setdefault(
     "RAY_worker_niceness", "0"
 )  # with the default, 15, recalls would wait for bulk embedding, whose niceness is 10
@@ -210,7 +210,7 @@ class Cluster:
         """Start a host; return it before its process is ready. Names are never reused: an old actor may still be
         running.
 
-        `shared` and `node` are as in `Supervisor`; the host waits until that machine has joined.
+        `shared` and `node` are as in `Supervisor`; the host waits until that node has joined.
         """
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
@@ -385,7 +385,7 @@ def _lean_and_on_loopback() -> Iterator[None]:
     """Make Ray listen on loopback, and start it without its dashboard server, log monitor and autoscaler monitor.
 
     Ray replaces 127.0.0.1 with the machine's external address, and would listen on every interface. The three processes
-    take 180 MB and 2.4 % of an idle core (measured with 2.60). There is no public switch; the tests that check open
+    take 180 MB and 2.4 % of an idle core (measured with Ray 2.60). There is no public switch; the tests that check open
     ports and processes fail if Ray changes this.
     """
     former = ray_services.resolve_ip_for_localhost, ray_services.start_api_server, ray_parameter.RayParams
@@ -473,7 +473,7 @@ def ray_token(run_folder: Path) -> Path:
 def join(address: str, token: Path, cluster: Path, **options: Any) -> None:
     """Join the Ray of a daemon on this machine; `options` are those of `ray.init`. Raises `UnavailableError`.
 
-    `cluster`: the folder with the certificate, if other machines may join that Ray.
+    `cluster`: the folder with the certificate, if other machines may join that Ray cluster.
     """
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
     if not address.startswith(f"{_LOOPBACK}:"):

@@ -163,8 +163,8 @@ def fingerprint(user_id: str, id_: str) -> str:
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
     """Append an erasure to the history of the folder's user. Durable on return. Raises `StoreError`.
 
-    With `once`, nothing is appended if the history has an equal entry that is newer than the intent and whose memories
-    were not imported again.
+    With `once`, nothing is appended if the history contains a matching entry that is newer than the intent and whose
+    memories were not imported again.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
@@ -261,7 +261,7 @@ def _history_file(folder: Path, user_id: str) -> Path:
 
 
 def _is_noted(history: History, entry: HistoryEntry, since: datetime) -> bool:
-    """Whether an equal entry was added at `since` or later and none of its ids has been imported again since then."""
+    """Whether a matching entry was added at `since` or later and none of its ids has been imported again since then."""
     gone = {*entry.memories, *entry.events}
     is_noted = False
     for one in history.erasures:

@@ -35,9 +35,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The scored answer to one question. `ranked` lists one item per memory; `same` lists the duplicates merged into
     that item.
 
-    `metrics` are `recall@10`, `ndcg@10`, `mrr` and so on. The prefix `session_` marks metrics computed over sessions,
-    which exist if the evidence has sessions. The prefix `shown_` marks metrics that ignore `same`. `took_ms` is the
-    latency that the caller sees.
+    `metrics` contains `recall@10`, `ndcg@10`, `mrr` and so on. The prefix `session_` marks metrics computed over
+    sessions, which exist if the evidence has sessions. The prefix `shown_` marks metrics that ignore `same`. `took_ms`
+    is the latency that the caller sees.
     """
 
     user: str
@@ -158,7 +158,7 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how. By default, memories of any relevance are admitted, so that the ranking is measured."""
+    """What to measure, and how. By default, memories of any relevance are admitted, so only the ranking is measured."""
 
     dataset: Dataset
     settings: Settings

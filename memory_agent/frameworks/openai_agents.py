@@ -29,7 +29,7 @@ async def run_with_memory(
     context_tokens: int = USUAL_TOKENS,
     **options: Any,
 ) -> RunResult:
-    """Run an agent like `Runner.run`, record the run in the memory, and credit its recalls with the outcome.
+    """Run an agent as `Runner.run` does, record the run in the memory, and credit its recalls with the outcome.
 
     The block of memories precedes the input in each request to the model, and is not part of the session. The request
     is the last user message; the memories have the session's id.
@@ -65,8 +65,8 @@ def with_block(run: AgentRun, run_config: RunConfig | None = None) -> RunConfig:
 class MemorySession:
     """A session of the SDK whose items are episodes that later sessions recall. May be used in any event loop.
 
-    Secrets in items are masked. Raises the client's errors. Before any item of a call is stored, raises
-    `InvalidInputError` for a value that is not JSON.
+    Secrets in items are masked. Raises the client's errors. Raises `InvalidInputError` for a value that is not JSON,
+    before any item of the call is stored.
     """
 
     def __init__(self, memory: MemoryClient, session_id: str, session_settings: SessionSettings | None = None) -> None:

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 USUAL_MS = 300
 LONGEST_MS = 60_000
 _LEAST_S = 0.05
-"""The minimum time for the work, so that events are written to disk even after a slow start."""
+"""The minimum time allowed for the work, so that events are written to disk even after a slow start."""
 _USUAL_START_S = 0.05
 _LONGEST_START_S = 10.0
 _WHOLE_S = 1.0
-"""The time for which `whole` may continue after the deadline. It bounds the wait for a client that never reads the
-output."""
+"""How long `whole` may continue after the deadline. This bounds the wait for a client that never reads the output."""
 
 
 class Deadline:

@@ -1,7 +1,7 @@
 """Connects coding agents to a memory: edits their settings files so that they start our MCP server and call our hooks.
 
 Read `clients` first, which lists the entries for each file, then `connection`, which writes and removes these entries.
-`units` installs the daemon as a service of systemd or launchd.
+`units` installs the daemon as a systemd or launchd service.
 """
 
 from memory_agent.integrations.clients import CLIENTS, Command, Hooks, Scope, hook_launcher, this_program

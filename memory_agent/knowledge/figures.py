@@ -52,7 +52,7 @@ _THOUSAND = 1_000
 _LARGEST_NUMBER = 1 << 53  # exact in JSON
 _OFFSET_BYTES = 8
 _BOOST_STEPS = 5
-_CAUTIOUS = 0.6  # .5 proves more weak effects; .7 proves more versions that a few users find worthless
+_CAUTIOUS = 0.6  # with .5, more weak effects are proven; with .7, more versions that a few users find worthless
 _HALVINGS = 50
 
 T = TypeVar("T")
@@ -250,7 +250,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 class Standing(msgspec.Struct, array_like=True):
     """The releases and the sums of one version.
 
-    `left` are users who no longer contribute, but are still counted in the released rating.
+    `left` lists users who no longer contribute but are still counted in the released rating.
     """
 
     key: bytes
@@ -340,8 +340,8 @@ class Figures:
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
         """Count an item of a checked report once. Return whether it counted.
 
-        Ignores reports by the author, and reports whose number does not exceed the highest counted number of the user.
-        The caller must reject reports of erased users.
+        Ignores reports by the author, and reports whose number does not exceed the user's highest counted number. The
+        caller must reject reports from erased users.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)
@@ -351,9 +351,7 @@ class Figures:
         return True
 
     def rate(self, user: bytes, rating: float | None) -> bool:
-        """Replace the user's rating, or remove it with None. Return whether it changed. The author's rating does not
-        count.
-        """
+        """Replace the user's rating; None removes it. Return whether it changed. The author's rating does not count."""
         part = self._parts.get(user) or Part()
         sums = part.sums.with_rating(rating)
         if user == self.standing.author or sums == part.sums:
@@ -449,7 +447,7 @@ def _rounded(value: float, step: float) -> float:
 
 
 def shrunk_mean(counts: Sequence[int], prior: float, weight: float) -> float:
-    """Return the mean level of `counts[i]` users at each level i; the prior has the weight of `weight` users."""
+    """Return the mean level, where `counts[i]` users are at level i and the prior counts as `weight` users."""
     return (_total(counts) + weight * prior) / (sum(counts) + weight)
 
 

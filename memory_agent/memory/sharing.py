@@ -163,10 +163,10 @@ class Shared:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
         Nobody else sees the offer, and no search finds it, until `shared.offers_together` users (5) offer the same
-        words for the same readers. The words may differ in spacing, and in the case of the first letter and the final
-        punctuation of each line. Upkeep then creates an item from the offers, with the author "5 users" and no names.
-        The item is removed if too few offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError` as
-        `confirm` does, and `UnavailableError`.
+        words for the same readers. The words may differ in whitespace, in the case of each line's first letter, and in
+        each line's final punctuation. Upkeep then creates an item from the offers, with the author "5 users" and no
+        names. The item is removed if too few offers are left; `unpublish` withdraws an offer. Raises
+        `InvalidInputError` as `confirm` does, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
         >>> memory.shared.offer(preview).proposed_as, memory.shared.search("flaky deploys")

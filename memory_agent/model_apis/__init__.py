@@ -1,7 +1,7 @@
 """Calls to the HTTP APIs of model providers: embeddings, and chat completions.
 
 Read `api` first. `open_api` imports the HTTP client, which is an extra, only when a provider is set in the settings.
-Decision 0011 compares it with the providers' own packages.
+Decision 0011 compares this client with the providers' own packages.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _MOST_PENDING = 256
 
 
 class Pending(Generic[Value]):
-    """At most 256 values by id, in order of arrival; adding a further value evicts the oldest."""
+    """At most 256 values by id, in order of arrival; adding another value evicts the oldest."""
 
     def __init__(self) -> None:
         self._values: dict[str, Value] = {}

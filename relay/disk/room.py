@@ -1,7 +1,8 @@
 """Distinguishes a full disk from other write errors.
 
-LMDB may report an I/O error for a full disk. After an I/O error, this module checks whether the file system has enough
-free space, and whether a file of that size can be allocated, which detects quotas. A broken disk passes both checks.
+LMDB may report an I/O error when the disk is full. After an I/O error, this module checks whether the file system has
+enough free space, and whether a file of that size can be allocated, which detects quotas. A broken disk passes both
+checks.
 """
 
 from __future__ import annotations

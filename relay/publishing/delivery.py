@@ -60,7 +60,7 @@ class Window:
 
     @property
     def is_due(self) -> bool:
-        """Whether to send now: all sent events are acknowledged, or a part of the window is ready."""
+        """Whether to send now: all sent events are acknowledged, or a full part of the window is ready."""
         ready = len(self._waiting) - self._sent
         return ready > 0 and (not self._sent or ready >= self._capacity // _PARTS)
 

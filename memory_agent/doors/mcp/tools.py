@@ -242,7 +242,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "feedback",
             "Later recalls use it for ranking.",
             {
-                "recall_id": "From the answer of recall.",
+                "recall_id": "From recall's answer.",
                 "used": "Ids of the memories that helped.",
                 "quality": "0: the work failed, 1: it was approved.",
             },
@@ -273,7 +273,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "content_types",
             "tags",
         ),
-        _verb_tool("get_shared", "shared_item", "In full.", {"item_id": "As search_shared and recall show it."}),
+        _verb_tool("get_shared", "shared_item", "In full.", {"item_id": "As shown by search_shared and recall."}),
         _verb_tool(
             "rate_shared",
             "rate",
@@ -327,7 +327,7 @@ def describe_catalogue() -> dict[str, Any]:
                 "name": PROMPT,
                 "title": "Recall before planning",
                 "description": "A task, together with what past sessions did for similar tasks and how they ended.",
-                "arguments": [{"name": "task", "description": "What is to be done.", "required": True}],
+                "arguments": [{"name": "task", "description": "What to do.", "required": True}],
             }
         ],
         "resources": [],
@@ -369,7 +369,7 @@ _LEFT_OUT = ("title", "description", "default", "minimum", "maximum")
 
 
 def _short(schema: Any, components: dict[str, Any]) -> Any:
-    """Return a schema without references, titles, descriptions, defaults, or null as a type of optional fields."""
+    """Return a schema without references, titles, descriptions and defaults, and without null for optional fields."""
     if isinstance(schema, list | tuple):
         return [_short(one, components) for one in schema]
     if not isinstance(schema, dict):

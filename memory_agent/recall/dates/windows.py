@@ -182,7 +182,7 @@ def part_of_day(day: Span, name: str) -> Span:
 
 
 def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
-    """Return the hour of a clock time ("3pm"), 15 minutes around a time with minutes, or the span since `begin`."""
+    """Return the hour of a clock time ("3pm"), the 15 minutes around one with minutes, or the span since `begin`."""
     moment = parse(clock, default=day.since)
     if begin is not None:
         return Span(parse(begin, default=day.since), moment)
