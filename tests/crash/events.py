@@ -7,7 +7,7 @@ ROOMS = ("kitchen", "archive", "harbour", "workshop", "library", "cellar", "gard
 
 
 def event(publisher: str, number: int) -> dict[str, object]:
-    """Return the event with this number. A publisher alternates between the users."""
+    """Return the event with this number. Each publisher alternates between the users."""
     user_id = USERS[number % len(USERS)]
     room = ROOMS[number % len(ROOMS)]
     return {

@@ -56,7 +56,7 @@ class History:
 
     `handled` is the journal number up to which the stores have ingested. `taken_in` contains the ids that a store
     reported as stored; `deleted` contains the ids reported as forgotten. `doubtful` contains the ids whose deletion was
-    requested but not answered.
+    requested but not confirmed.
     """
 
     acked: Mapping[str, Sequence[str]] = field(default_factory=dict)

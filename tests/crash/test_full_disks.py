@@ -66,7 +66,7 @@ def test_a_write_that_fails_despite_room_is_a_failed_disk(
 
 
 def test_a_disk_that_writes_only_a_part_is_full(tmp_path: Path) -> None:
-    """Without a shim. With too little room, part of an event is written, which LMDB reports as an I/O error."""
+    """Without a shim. If space runs short, part of an event is written, which LMDB reports as an I/O error."""
     try:
         with small_disk(tmp_path / "disk", 4 << 20) as disk, Journal.open(disk / "journal") as journal:
             journal.append([_event(1, "small")], NOW)

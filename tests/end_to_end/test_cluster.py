@@ -129,7 +129,7 @@ def refuses_strangers(port: int) -> bool:
         try:
             with context.wrap_socket(plain) as stranger:
                 stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
-                return stranger.recv(1) == b""  # TLS 1.3 refuses after the client's handshake
+                return stranger.recv(1) == b""  # with TLS 1.3, the refusal follows the client's handshake
         except ssl.SSLError as error:
             return "CERTIFICATE_REQUIRED" in str(error) or "UNKNOWN_CA" in str(error) or "ALERT" in str(error)
         except ConnectionResetError:

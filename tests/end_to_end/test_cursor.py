@@ -1,7 +1,7 @@
 """Test a real Cursor agent after `memory-agent connect cursor`: it reads our entry and calls our tools.
 
 The agent is Cursor's package `@cursor/sdk`, which reads the desktop program's settings files. The desktop program
-itself is in no registry.
+itself is not available from any registry.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def test_a_view_is_reached_by_its_key_and_each_control_in_it_by_tab(tab: Tab, vi
     for _ in range(MOST_STOPS):
         tab.press("Tab")
         focused = tab.evaluate("() => checks.focused()")
-        if focused is None or focused["number"] in reached[-1:]:  # wrapped around; a date field has several stops
+        if focused is None or focused["number"] in reached[-1:]:  # wrapped around; a date field has several tab stops
             continue
         if focused["number"] in reached:
             break

@@ -407,7 +407,7 @@ def test_the_gain_is_the_share_of_wins_less_a_half_with_wilson_bounds() -> None:
     gain = tell(in_trial(), [TIED] * 5 + [WON, LOST, WON, WON, LOST] * 4).gain()
     assert gain is not None
     assert (gain.decided, gain.share) == (20, pytest.approx(0.1))
-    for bound in (gain.low + 0.5, gain.high + 0.5):  # the bounds solve the score test's equation for 12 wins of 20
+    for bound in (gain.low + 0.5, gain.high + 0.5):  # the bounds solve the score test's equation for 12 wins in 20
         assert abs(0.6 - bound) / np.sqrt(bound * (1 - bound) / 20) == pytest.approx(1.96, abs=1e-4)
     assert gain.low < gain.share < gain.high
 

@@ -158,7 +158,7 @@ def test_lanes_of_five_thousand_users_are_released_once_idle(broker: Broker, tmp
 
 
 def test_unreadable_events_do_not_block_publishers(tmp_path: Path) -> None:
-    """The cursor passes events whose key was destroyed, even if no readable event follows them."""
+    """The cursor moves past events whose key was destroyed, even if no readable event follows them."""
     keys = KeyRing(tmp_path / "keys")
     settings = RelaySettings(
         encryption=EncryptionSettings(keys_folder=str(keys.folder)), broker=BrokerSettings(max_lag=7)
@@ -180,7 +180,7 @@ def test_unreadable_events_do_not_block_publishers(tmp_path: Path) -> None:
 
 
 class KeylessOwners(Owners):
-    """A map of owners without its encryption key."""
+    """A map of owners whose encryption key is missing."""
 
     def learn(self, keys: Sequence[str], user_id: str) -> bool:
         raise EncryptionKeyMissingError("system", "keys")

@@ -104,7 +104,7 @@ def test_while_the_nice_threads_are_starved_others_work_at_normal_priority(witne
 def test_a_long_text_continues_when_the_nice_threads_are_no_longer_starved(
     witness: Witness, lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A nice thread, which sleeps while idle, continues a text begun by a thread of normal priority."""
+    """A low-priority thread, which sleeps while idle, continues a text begun by a thread of normal priority."""
     starved = threading.Event()
     monkeypatch.setattr(lanes_module.Pace, "is_slow", lambda _pace, _now_s: starved.is_set())
     embedder = lanes(bulk_threads=1, steady_threads=2)

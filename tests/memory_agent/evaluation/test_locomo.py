@@ -1,4 +1,4 @@
-"""Reading LoCoMo: its format, irregular annotations, and the events of its turns."""
+"""Test the reading of LoCoMo: its format, its irregular annotations, and the events of its turns."""
 
 from __future__ import annotations
 

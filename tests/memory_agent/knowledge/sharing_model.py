@@ -273,7 +273,7 @@ class Model:
         self.is_purged = True
 
     def announce(self) -> None:
-        """Announce pending changes like the announcer, whether or not it finishes."""
+        """Announce pending changes as the announcer does, whether or not it finishes."""
         self.journal.named |= self.items.keys()
 
     def compact(self) -> None:

@@ -238,7 +238,7 @@ def test_a_user_has_one_rating_and_can_remove_it(opened: Open, between: Between)
 
 
 def test_a_release_that_changes_no_figure_is_a_release(opened: Open, between: Between) -> None:
-    """Otherwise a later change by one user would be released separately."""
+    """Otherwise, a later change by one user would be released on its own."""
     item = published(opened("author"))
     raters = [opened(f"user-{number}") for number in range(6)]
 

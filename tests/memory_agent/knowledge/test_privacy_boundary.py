@@ -219,7 +219,7 @@ class SharingModel(CheckedSharing):
             self.model.left |= marks
             return
         self.publishes(Item(id_, user, asked["access_policy"], frozenset(marks), version, data))
-        assert shared.confirm(preview, data) == stored  # a repetition, as after a lost answer
+        assert shared.confirm(preview, data) == stored  # repeated, as if the answer had been lost
 
     @precondition(lambda self: any(item.author for item in self.model.items.values()))
     @rule(data=st.data(), crash=crashes)
@@ -347,7 +347,7 @@ class SharingModel(CheckedSharing):
         self.reports(user, crash)
 
     def reports(self, user: str, crash: int | None = None) -> None:
-        """Send a report like a host's upkeep. After a crash, the next upkeep repeats the report, which counts once."""
+        """Send a report as upkeep does. After a crash, the next upkeep repeats the report, which counts once."""
         self.run(lambda: self.world.keep_up(user).shared.report(now()), crash)
         if crash is not None:
             self.world.keep_up(user).shared.report(now())
@@ -375,7 +375,7 @@ class SharingModel(CheckedSharing):
         self.reports_by_hand(user, item, number, said)
 
     def reports_by_hand(self, user: str, item: Item, number: int, said: list[float]) -> None:
-        """Send a report twice, as after a lost answer."""
+        """Send a report twice, as if the first answer had been lost."""
         used = ReportedItem(
             item_id=item.id, version=item.named[1], retrievals=len(said), uses=len(said), quality=sum(said)
         )

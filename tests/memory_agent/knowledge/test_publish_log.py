@@ -197,7 +197,7 @@ def test_the_journal_keeps_only_the_fingerprint_of_an_unpublished_item(here: Dep
     assert here.journal_holds(item.id)
     here.world.user("ann").shared.unpublish(item.id)
     here.world.shared.expire()
-    assert item.id.encode() not in here.world.bytes_of_the_store()  # not even in the log, which is not announced yet
+    assert item.id.encode() not in here.world.bytes_of_the_store()  # not even in the log, before the announcement
     here.announce()
     assert here.received() == [("published", kept.id), ("unpublished", gone(item))]
     with Subscriber(*here.broker.endpoints) as local:
@@ -342,7 +342,7 @@ def test_a_journal_that_fails_keeps_no_user_from_being_erased(
 
 
 def test_a_receipt_states_that_a_full_journal_still_has_the_removed_items(here: Deployment) -> None:
-    """The first daemon started after the journal has room again removes the items."""
+    """The items are removed by the first daemon that starts once the journal has room again."""
     item = here.publish("The quokka", ACME)
     here.announce()
     with Publisher(here.broker.endpoints.ingest) as publisher:

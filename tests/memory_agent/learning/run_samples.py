@@ -59,7 +59,7 @@ def approval(run_id: str, minute: float, **payload: Any) -> dict[str, Any]:
 
 
 def whole(run_id: str, minute: float, objective: str = OBJECTIVE, **payload: Any) -> list[dict[str, Any]]:
-    """Return the events of a completed run of five minutes; the begin event has the payload."""
+    """Return the events of a completed five-minute run; the begin event carries the payload."""
     return [begin(run_id, minute, objective, **payload), end(run_id, minute + 5)]
 
 
@@ -84,7 +84,7 @@ def things_to_use(memory: Memory, count: int = 5) -> list[str]:
 
 
 def note(memory: Memory, recall_id: str, minute: float, shown: Sequence[str], query: str = "", **fields: Any) -> None:
-    """Store the note about a recall like a real recall."""
+    """Store the note about a recall as a real recall does."""
     store = memory._archive.store
     rows = [store.row_of_id(record_id) for record_id in shown]
     store.note_recall(

@@ -60,7 +60,7 @@ EVENTS = [*session(0, LOGIN), *session(1, EXPORT)]
 
 @pytest.fixture(scope="module")
 def worked(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A memory of two sessions on successive days. Read-only."""
+    """A memory that contains two sessions on successive days. Read-only."""
     with Memory.open(tmp_path_factory.mktemp("worked") / "u", embedder=embedder) as memory:
         memory.ingest(EVENTS, now=NOW)
         yield memory

@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 class OwnerProcess:
-    """A process that has opened a store, or has failed to open it."""
+    """A process that has opened a store, or has failed to do so."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
