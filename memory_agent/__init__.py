@@ -78,7 +78,7 @@ _NAMES = {
     ),
     "tracing": ("trace_clients",),
 }
-"""The public names by module."""
+"""The public names of each module."""
 
 __all__ = [
     "ActorMemoryProvider",

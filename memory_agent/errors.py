@@ -46,7 +46,7 @@ class QuotaExceededError(MemoryAgentError):
 
     code = "quota_exceeded"
     template = (
-        "{user_id} has reached the {limit} memories of the tier {tier}; "
+        "{user_id} has reached the limit of {limit} memories for the tier {tier}; "
         "forget some, or choose another tier (quota.users)"
     )
 
@@ -292,7 +292,7 @@ class HostDiedError(UnavailableError):
 
     code = "host_died"
     is_lost = False
-    """Whether the host may have died because its machine did, rather than because of the request. Set only in the
+    """Whether the host may have died because its machine failed, rather than because of the request. Set only in the
     daemon."""
 
 
@@ -346,10 +346,10 @@ class NodeNameTakenError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class NodeLeftError(MemoryAgentError):
-    """This machine left the cluster, so its process does not join again by itself."""
+    """This machine has left the cluster, so its process does not rejoin on its own."""
 
     code = "node_left"
-    template = "{name} has left the cluster; to join again: memory-agent join"
+    template = "{name} has left the cluster; to rejoin: memory-agent join"
 
     name: str
 

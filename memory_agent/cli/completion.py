@@ -1,6 +1,6 @@
 """`completion`: print or install shell completion for commands, options and their values.
 
-The scripts contain every word, so that Tab does not start a Python process, which would take .2 to .3 s.
+The scripts contain every possible completion, so that Tab starts no Python process, which would take .2 to .3 s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SENTENCE_CHARS = 90
 _ADVICE = {
     "bash": "new shells use it if the package bash-completion is installed; otherwise add to ~/.bashrc: source {path}",
     "zsh": "add to ~/.zshrc, before `compinit`, and open a new shell: fpath=({folder} $fpath)",
-    "fish": "fish uses it at once",
+    "fish": "fish uses it immediately",
 }
 
 
@@ -55,8 +55,8 @@ def install(target: Target, shell: str | None) -> None:
     """Install the completion for SHELL (default: from $SHELL), and print the remaining steps, if any.
 
     Writes one file in your home folder, in the place where the shell looks for completions. Repeat the command after an
-    upgrade, because the file contains the commands and options of this version. A file of another program is not
-    replaced.
+    upgrade, because the file contains the commands and options of this version. A file that belongs to another program
+    is not replaced.
 
     \b
     Examples:

@@ -151,7 +151,7 @@ _OPTIONS = (
         default=1800,
         show_default=True,
         metavar="S",
-        help="Give up if some events are not recallable after S seconds.",
+        help="Give up if events are still not recallable after S seconds.",
     ),
     click.option(
         "--results",
@@ -264,7 +264,7 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
       issue    question: the title of an issue; evidence: the issue's text, and what its runs
                reported at their end
       cause    question: the cause that a run found; evidence: where other runs of the issue
-               state this cause (memories of the question's own run are left out)
+               state this cause (memories of the question's own run are excluded)
 
     The metrics are the same as for `eval locomo`, with memories instead of turns and runs instead of sessions. `eval
     compare --by conversation` resamples whole issues.
@@ -278,7 +278,7 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
     trial.run(target, "swe", file, evaluation.read_swe)
 
 
-@evaluate.command(cls=SectionedCommand, short_help="Measure recall in your own data.")
+@evaluate.command(cls=SectionedCommand, short_help="Measure recall on your own data.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @_trial_options
 def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
@@ -293,12 +293,12 @@ def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
        "timestamp": "2026-03-01", "category": "people", "user": "alice"}
 
     Each object is on one line. `relevant` lists ids, or maps ids to grades (1 or more; 0 means not relevant). A query
-    searches only its own user's records; a query without relevant ids is left out. `timestamp` is the time of the
-    record or query. Each `category` has a row in the report; queries without a category are in the row `none`. Records
-    become events of a type that preserves their kind; for `pattern`, the text is prefixed with "Feedback:". An episode
-    becomes a user message, or an assistant message with `"role": "assistant"`. The error for an invalid line names the
-    line number and the field. The metrics are the same as for `eval locomo`, with records instead of turns; session
-    metrics are included only if records name sessions.
+    searches only its own user's records; a query without relevant ids is skipped. `timestamp` is the time of the record
+    or query. Each `category` has a row in the report; queries without a category are in the row `none`. Records become
+    events of a type that preserves their kind; for `pattern`, the text is prefixed with "Feedback:". An episode becomes
+    a user message, or an assistant message with `"role": "assistant"`. The error for an invalid line names the line
+    number and the field. The metrics are the same as for `eval locomo`, with records instead of turns; session metrics
+    are included only if records name sessions.
 
     \b
     Examples:
@@ -420,7 +420,7 @@ def compare(target: Target, a: Path, b: Path, unit: evaluation.Unit, resamples: 
 
     Uses a paired bootstrap over the common questions: the differences B - A are resampled with replacement. For each
     metric, it prints both means, their difference, the interval that contains 95 % of the resampled differences, the
-    share of resamples in which B is better, and the number of questions in which B is better or worse. An interval that
+    share of resamples in which B is better, and the number of questions on which B is better or worse. An interval that
     excludes 0 means that the difference on these questions is unlikely to be due to chance.
 
     Questions about the same conversation are not independent. With --by question, the interval applies to other

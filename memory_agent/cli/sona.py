@@ -84,7 +84,7 @@ def export(target: Target, file: Path) -> None:
     """Write all ended runs with their recalls to FILE, or to standard output with -.
 
     The learner's state is derived only from these runs. Memories are identified by id, but queries can be guessed from
-    their vectors, so keep the file as private as the memory itself. An existing file is replaced as a whole.
+    their vectors, so keep the file as private as the memory itself. An existing file is overwritten.
 
     \b
     Examples:
@@ -110,7 +110,7 @@ def export(target: Target, file: Path) -> None:
 def import_file(target: Target, data: Path) -> None:
     """Also learn from the runs in FILE, written by `sona export`. FILE may be - for standard input.
 
-    Runs that are already known stay unchanged, and memories that are not stored here are left out. A damaged file is
+    Runs that are already known stay unchanged, and memories that are not stored here are skipped. A damaged file is
     rejected and changes nothing.
 
     \b

@@ -45,7 +45,7 @@ class Deliveries:
 
     @contextmanager
     def of(self, user_id: str, seqs: Sequence[int]) -> Iterator[None]:
-        """Record these events in a file inside the context. Raises `HostDiedError` if they must not be ingested now."""
+        """Record these events in a file within the context. Raises `HostDiedError` if they must not be ingested now."""
         first, last = min(seqs), max(seqs)
         former = self._former.get(user_id)
         crashes = 0

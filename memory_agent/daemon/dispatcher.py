@@ -58,7 +58,7 @@ class Dispatcher:
         notice: Notice = lambda *_: None,
         archive_interval_s: float = 5.0,
     ) -> None:
-        """`notice` receives each event once its user is known; a restart repeats uncommitted events."""
+        """`notice` receives each event once its user is known; uncommitted events are repeated after a restart."""
         self._archive_interval_s = archive_interval_s
         self._journal = journal
         self._hosts = hosts
@@ -95,7 +95,7 @@ class Dispatcher:
             await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
 
     async def wait(self, through: dict[str, int], timeout_s: float) -> None:
-        """Wait until each user's events up to a journal number are handled. Raises `DeadlineExceededError`."""
+        """Wait until each user's events up to a journal number have been handled. Raises `DeadlineExceededError`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not all(self._handled(user_id, seq) for user_id, seq in through.items()):
@@ -147,7 +147,8 @@ class Dispatcher:
 
         Becomes durable with the next commit.
 
-        `is_vouched`: whether the run was published with a key for all users. Releases events that wait for this owner.
+        `is_vouched`: whether the run was published with a key for all users. Releases the events that were waiting for
+        this owner.
         """
         if self._counts(is_vouched):
             self._learn(owner_keys(run_id, None), user_id)
@@ -205,7 +206,7 @@ class Dispatcher:
         return seq in self._erased
 
     async def forget(self, user_id: str, seqs: Iterable[int]) -> None:
-        """Drop events that the journal erased; return when none of them is being ingested.
+        """Drop events erased from the journal; return once none of them is being ingested.
 
         Waiting events are always read again, because a repeated erasure no longer returns the numbers of the erased
         events.
@@ -217,7 +218,7 @@ class Dispatcher:
 
     @asynccontextmanager
     async def holding(self, user_id: str) -> AsyncIterator[Callable[[Iterable[int]], None]]:
-        """Pause the user's lane inside the context. Yields a function that takes the numbers of erased events."""
+        """Pause the user's lane within the context. Yields a function that takes the numbers of erased events."""
         async with self._lane(user_id).held():
             yield self._note_erased
 
@@ -311,7 +312,7 @@ class Dispatcher:
                 log.warning("cursor.not_committed", code=error.code)
 
     async def _save_on(self) -> None:
-        """Archive each memory on another node that contains events that are not archived yet."""
+        """Archive each memory on another node that contains events not yet archived."""
         while True:
             await asyncio.sleep(self._archive_interval_s)
             for user_id, lane in self._lanes.items():
@@ -351,7 +352,7 @@ class Dispatcher:
         self._notice(user_id, entry)
 
     def _owner(self, entry: JournalEntry, keys: tuple[str, ...]) -> str | None:
-        """Return the owner of a `system` event, or None. A named user becomes the owner of its run and session."""
+        """Return the owner of a `system` event, or None. A user whom it names becomes its run's and session's owner."""
         named = named_owner(entry.data)
         if named is None:
             return self._owners.owner(keys)
@@ -376,7 +377,7 @@ class Dispatcher:
     async def _expire_parked(self) -> None:
         for parked in self._parking.expired(time.monotonic()):
             seq = parked.entry.seq
-            if seq in self._parking and seq not in self._erased:  # its owner may have become known
+            if seq in self._parking and seq not in self._erased:  # its owner may be known by now
                 await self.quarantine(SYSTEM_USER, Pending(seq, parked.entry.data), "owner_unknown", _NO_OWNER)
             self._parking.leave(seq)
 
@@ -439,7 +440,7 @@ class Parked:
 
 
 class Parking:
-    """Events published under `system` whose owner is unknown. Limited in number and time."""
+    """Events published under `system` whose owner is unknown. Their number and waiting time are limited."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -18,7 +18,7 @@ _CHECK_S = 0.5
 
 
 def main(name: str, address: str, gcs: str) -> int:
-    """Run until SIGTERM, the end of the parent or the end of the raylet; return the exit code."""
+    """Run until SIGTERM, or until the parent or the raylet exits; return the exit code."""
     parent = os.getppid()
     stopped = False
 

@@ -1,4 +1,4 @@
-"""Answers admitted requests, independent of the transport.
+"""Answers admitted requests, independently of the transport.
 
 Requests to a user's memory are forwarded undecoded to the process that hosts the user. Each verb that the daemon or the
 relay answers has a method here: `answer_` followed by its wire name.
@@ -191,8 +191,8 @@ class Service:
     async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:
         """Return the reply from the user's memory to a verb that writes to the store of shared items.
 
-        Wakes the store first, because the user's host connects to it directly. Creates the store only if the memory
-        would refuse the request for no other reason.
+        Wakes the store first, because the user's host connects to it directly. Creates the store only if the memory has
+        no other reason to refuse the request.
         """
         started_s = time.monotonic()
         is_known = not self._absent_users.is_absent(SHARED_USER)

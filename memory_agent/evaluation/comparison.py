@@ -102,9 +102,9 @@ def compare(
 def bootstrap(differences: Array, units: npt.NDArray[np.intp], resamples: int, seed: int) -> Array:
     """Return the mean differences (r, m) of `resamples` samples with replacement.
 
-    `differences` (q, m) is NaN if a question does not have the metric. `units` (q,) contains the number of each
-    question's unit, counted from 0. A sample draws u units with all their questions; its mean is NaN if none of the
-    drawn questions has the metric.
+    `differences` (q, m) is NaN where a question lacks the metric. `units` (q,) contains the number of each question's
+    unit, counted from 0. A sample draws u units with all their questions; its mean is NaN if none of the drawn
+    questions has the metric.
     """
     measured = ~np.isnan(differences)
     count = int(units.max()) + 1

@@ -256,7 +256,7 @@ CLIENTS: Mapping[str, Client] = {
         Home(".codex", "CODEX_HOME"),
         _CODEX_FILES,
         tuple(file._replace(path=f".codex/{file.path}") for file in _CODEX_FILES),
-        advice=("Codex runs new hooks only after you approve them: run /hooks in it once",),
+        advice=("Codex runs new hooks only after you approve them: run /hooks in Codex once",),
         project_advice=("Codex reads a project's settings only if it trusts the project",),
     ),
     "gemini": Client(

@@ -31,9 +31,9 @@ def completion_path(shell: str, home: Path, variables: Mapping[str, str]) -> Pat
 
 
 def install_file(path: Path, text: str, mark: str = MARK) -> bool:
-    """Atomically write a file that everybody can read; return False if it already has this text.
+    """Atomically write a world-readable file; return False if it already contains this text.
 
-    Raises `OSError`, including when the file exists without `mark`.
+    Raises `OSError`, also if the file exists but does not contain `mark`.
     """
     existing = _own(path, mark)
     if existing == text:
@@ -45,7 +45,7 @@ def install_file(path: Path, text: str, mark: str = MARK) -> bool:
 
 
 def remove_file(path: Path, mark: str = MARK) -> bool:
-    """Remove a file; return False if there is none. Raises `OSError`, including when the file lacks `mark`."""
+    """Remove a file; return False if it does not exist. Raises `OSError`, also if the file lacks `mark`."""
     if _own(path, mark) is None:
         return False
     path.unlink()
@@ -53,7 +53,7 @@ def remove_file(path: Path, mark: str = MARK) -> bool:
 
 
 def _folder(variables: Mapping[str, str], name: str) -> Path | None:
-    """Return the folder in a variable. A relative path is ignored, as the XDG specification requires."""
+    """Return the folder that a variable names. A relative path is ignored, as the XDG specification requires."""
     path = Path(variables.get(name, ""))
     return path if path.is_absolute() else None
 

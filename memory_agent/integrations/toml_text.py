@@ -45,7 +45,7 @@ class TomlText:
     def added(self, path: KeyPath, key: str | None, value: Any) -> TomlText:
         """Append a table of strings, booleans and lists.
 
-        Raises `UneditableError` if another value is in the table's place.
+        Raises `UneditableError` if part of the path is already defined in a different way.
         """
         name = ".".join(_written_key(str(part)) for part in (*path, key))
         newline = "\r\n" if "\r\n" in self.text else "\n"

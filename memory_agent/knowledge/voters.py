@@ -1,7 +1,7 @@
 """Determines, from the data folder's keys, whose votes count in the figures of shared items.
 
 A person may have keys for several users, but has only one vote. A vote counts once the voter's oldest key is old
-enough. The vote of a user without a key counts immediately. The store holds the voters by pseudonym.
+enough. The vote of a user without a key counts immediately. The store identifies the voters by their pseudonyms.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Voters:
         return self._by_user.get(user) or self._by_user.get(ANYBODY)
 
     def read(self, now: datetime) -> dict[bytes, Voter] | None:
-        """Return the voters, for `adopt`, according to the current keys. Return None if nothing has changed or the key
-        file is unreadable.
+        """Return the voters according to the current keys, to be passed to `adopt`. Return None if nothing has changed
+        or the key file is unreadable.
         """
         data_dir = data_dir_of(self._archive.store.folder)
         version = () if data_dir is None else keys_version(data_dir)

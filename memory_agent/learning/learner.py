@@ -106,7 +106,7 @@ class UserLearner:
             return Advice(route, learner.adapt(query), recall_id, self._run_of)
 
     def follow(self, *, from_scratch: bool = False) -> None:
-        """Learn what changed in the store since the last call; with `from_scratch` (after forgetting), relearn all."""
+        """Learn what changed in the store since the last call; `from_scratch` (after forgetting) relearns every run."""
         if from_scratch:
             discard_learner(self._archive.store.folder)
             self._saved = None
@@ -138,7 +138,7 @@ class UserLearner:
         return True
 
     def close(self) -> None:
-        """Save the learner. If this fails, it is relearned when the memory is next opened."""
+        """Save the learner. If this fails, everything is relearned when the memory is next opened."""
         with self._learning, suppress(EncryptionKeyMissingError):  # the user was erased
             learner = self._learner
             if learner is not None and self._saved != self._moment and learner.facts:
@@ -188,7 +188,7 @@ class UserLearner:
         return EngineLearner(ndim, self._engine_of, lessons)
 
     def _learn_changed(self, changed: Iterable[str | None], moment: Moment) -> bool:
-        """Learn the changed runs; return False if all must be relearned, because a run is gone or unknown."""
+        """Learn the changed runs; return False if a missing or unknown run requires relearning everything."""
         learner = self._learner
         if learner is None:
             return False
@@ -269,7 +269,7 @@ def load_learner(store: Store) -> Learner | None:
         kept = _read(path, store.key)
         if kept.moment == moment_in(store.state) and not checkpoint.is_former(kept.state):
             return checkpoint.from_bytes(kept.state)
-        discard_learner(store.folder)  # outdated or written by a former version; it may contain forgotten memories
+        discard_learner(store.folder)  # outdated, or written by an earlier version; may contain forgotten memories
     except OSError:
         pass
     except UndecipherableError:

@@ -54,7 +54,7 @@ def standings(snapshot: Snapshot, facts: Mapping[int, Fact]) -> tuple[GateStandi
 
 
 def most_credited(snapshot: Snapshot, facts: Mapping[int, Fact]) -> tuple[CreditedMemory, ...]:
-    """Return at most `MOST_MEMORIES` memories, by the sum of credit times quality."""
+    """Return up to `MOST_MEMORIES` memories, those with the largest sums of credit times quality."""
     rewards: defaultdict[int, float] = defaultdict(float)
     for fact in facts.values():
         for row, credit in zip(fact.used, fact.credits, strict=True):

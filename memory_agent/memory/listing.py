@@ -1,6 +1,6 @@
 """Lists the memories that pass a filter, or their sessions, in pages, ordered by time.
 
-A cursor identifies the last memory of a page by its time and row. A session is ordered by its newest memory.
+A cursor identifies the last memory of a page by its time and row. Sessions are ordered by their newest memories.
 
 Shapes: n slots that pass the filter.
 """
@@ -132,7 +132,7 @@ def _chosen(archive: Archive, filter: MemoryFilter | Mapping[str, Any] | None) -
 
 
 def _following(view: View, slots: Slots, order: Order, limit: int, after: _Place | None) -> Slots:
-    """Return the first `limit` of `slots` (n,) after a place."""
+    """Return the first `limit` of `slots` (n,) that follow a position."""
     times, rows = _times(view, order)[slots], view.rows[slots]
     sign = 1 if order == "oldest" else -1
     keys, ties = sign * times, sign * rows
@@ -160,13 +160,13 @@ def _newest_of_sessions(view: View, slots: Slots) -> Slots:
 
 
 def _newest_with_channel(view: View, slots: Slots) -> dict[int, int]:
-    """Return, for each session of `slots` (n,), its newest slot with a channel, or else its newest one."""
+    """For each session in `slots` (n,), return its newest slot that has a channel, or else its newest slot."""
     ordered = slots[np.lexsort((view.rows[slots], view.times_us[slots], view.channels[slots] != NO_NAME))]
     return dict(zip(view.sessions[ordered].tolist(), ordered.tolist(), strict=True))
 
 
 def _first_requests(view: View, slots: Slots) -> dict[int, int]:
-    """Return, for each session of `slots` (n,), the slot of its first user request, or else its first slot."""
+    """For each session in `slots` (n,), return the slot of its first user request, or else its first slot."""
     is_other = view.sources[slots] != _REQUEST
     ordered = slots[np.lexsort((view.rows[slots], view.times_us[slots], is_other))][::-1]
     return dict(zip(view.sessions[ordered].tolist(), ordered.tolist(), strict=True))

@@ -1,7 +1,7 @@
 """Finds the ended runs whose request resembles a query.
 
 A run is found through the memory that began it, the user's message before that memory in the same session, or the run
-that it retried. A run passes a filter if the memory that began it passes. The caller's own words are searched too, so a
+that it retried. A run passes a filter if the memory that began it does. The caller's own words are searched too, so a
 request repeated a minute later finds the run that just failed.
 
 Shapes: n = all slots of the view.
@@ -36,7 +36,7 @@ _CHOSEN_FROM = 3  # runs examined, as a multiple of the runs in the answer
 
 
 def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -> list[SimilarRun]:
-    """Return at most `top_k` runs of at least the query's minimum relevance, best first and, in a tie, newest first.
+    """Return up to `top_k` runs that reach the query's minimum relevance, best first; ties are ordered newest first.
 
     Each run is followed by the runs that retried it, with the same score and relevance. The best evidence in `answer`,
     the memories found for the query, also raises the relevance of the requests.
@@ -53,7 +53,7 @@ def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -
 
 
 def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
-    """Add at most the requested number of runs, successes first, and the common steps of up to 3 times as many runs.
+    """Add at most the requested number of runs, successes first, and the steps common to up to 3 times as many runs.
 
     Chooses the best runs, with one exception: if all of them succeeded or all failed, the best run with the opposite
     outcome replaces the last one. If a failed run is chosen, its retry replaces the last successful run, provided that
@@ -120,7 +120,7 @@ def _quality(run: SimilarRun) -> float:
 
 
 def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
-    """Return the candidates. If others can fill the answer, omit those that only repeat a run's request."""
+    """Return the candidates, omitting those that only repeat a run's request if others can fill the answer."""
     if not search.query.runs:
         return found
     with search.store.snapshot() as snapshot:
@@ -132,7 +132,7 @@ def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
 
 
 def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
-    """Return whether the memory in `slot` is only the request of an ended run, which the run's line shows too."""
+    """Return whether the memory in `slot` is only the request of an ended run, which the run's line also shows."""
     if not IS_REQUEST[search.view.sources[slot]]:
         return False
     run, record = _run_of(search, snapshot, slot), snapshot.record(int(search.view.rows[slot]))

@@ -59,14 +59,14 @@ def selected(found: Candidates, search: Search) -> Candidates:
 
 
 def _different(found: Candidates) -> Places:
-    """Return, for each leader (p,), the number of leaders up to it; all former requests count as one."""
+    """For each leader (p,), return the number of leaders up to and including it; all former requests count as one."""
     requests = np.cumsum(found.requests[found.leaders] > 0)
     different: Places = np.arange(1, requests.size + 1) - np.maximum(requests - 1, 0)
     return different
 
 
 def _copies(found: Candidates) -> dict[int, Slots]:
-    """Return, by the leader's place, the slots of the other candidates with the leader's text, best first."""
+    """Return, by the leader's position, the slots of the other candidates with the leader's text, best first."""
     is_copy = np.ones(found.slots.shape, dtype=np.bool_)
     is_copy[found.leaders] = False
     (places,) = is_copy.nonzero()
@@ -81,7 +81,7 @@ def _copies(found: Candidates) -> dict[int, Slots]:
 
 
 def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candidates:
-    """Fold the last `spare` former requests into the best one; `asking` contains the places of all former requests."""
+    """Fold the last `spare` former requests into the best one; `asking` has the positions of all former requests."""
     best = int(asking[leaders.requests[asking].argmin()])
     gone = asking[asking != best][-spare:]
     slots = [part for place in gone.tolist() for part in (leaders.slots[place : place + 1], leaders.copies[place])]
@@ -112,7 +112,7 @@ def interleaved(baseline: Candidates, learned: Candidates, limit: int, key: str)
 def compared(baseline: Candidates, learned: Candidates, reached: Reached) -> Candidates:
     """Return the baseline with each memory's rank in the learned ranking, and its boost from runs of any outcome.
 
-    Memories that the learned ranking does not contain share one rank after its end.
+    Memories that the learned ranking does not contain share a rank after its last one.
     """
     ranks = {fingerprint: rank for rank, fingerprint in enumerate(learned.fingerprints.tolist(), 1)}
     beyond = max(baseline.slots.size, learned.slots.size) + 1

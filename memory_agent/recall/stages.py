@@ -11,7 +11,7 @@ message whose content words all occur in the query or in the start of such a run
 contains other words too. The request with the best run gets the number 1 and represents the others (`selection`).
 Memories that the caller just wrote are not candidates (`search.OwnWords`).
 
-**Kinds**, if the query asks for kinds of memories (`recall/kinds`). A memory of these kinds gains
+**Kinds**, if the query asks for particular kinds of memories (`recall/kinds`). A memory of these kinds gains
 
     kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
 
@@ -28,8 +28,8 @@ counted from 0. If the query names only kinds and times, every memory of these k
     scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
 `reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
-that used the memory for a request with a cosine of at least .5 (`sona/association`). `lift` is the amount by which the
-runs that used the memory ended better than usual. `own` is the memory's score divided by the best score. The gain is
+that used the memory for a request with a cosine of at least .5 (`sona/association`). `lift` is how much better than
+average the runs that used the memory ended. `own` is the memory's score divided by the best score. The gain is
 proportional to the memory's own score, unless runs used it repeatedly for the same request. The scale follows the
 spread of the scores, so that a gain moves a memory past about the same number of others in any query.
 
@@ -40,7 +40,7 @@ spread of the scores, so that a gain moves a memory past about the same number o
 
 `quality` is the quality of the memory or, if it is unknown, of its run; a user's message has the quality of the run
 that it began. Former requests do not count towards `best`, since every answer scores far below a repetition of the
-query. A memory with .9 of the best score gains or loses half as much, and a memory with .6 of it a twentieth as much.
+query. A memory whose score is .9 of the best gains or loses half as much, and one whose score is .6 of it a twentieth.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """
@@ -66,7 +66,7 @@ from memory_agent.storage.terms import asks, said_words
 from memory_agent.storage.view import NO_NAME, View
 from sona import Adaptation
 
-REQUEST_COSINE = 0.8  # minimum cosine of a rewording of the query (decision 0016)
+REQUEST_COSINE = 0.8  # minimum cosine similarity of a rewording to the query (decision 0016)
 SAME_COSINE = 0.9  # minimum cosine for the same request; the run for a merely similar request may have a different task
 
 _FLOOR = 20  # the number of candidates that may pass on a score; the next best score is the floor
@@ -74,7 +74,7 @@ _WHOLE_TOKENS = 64  # an answer of at most this length receives the full gain
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
 
-_LONGER_CHARS = 60  # characters beyond twice the query's length; longer texts are too different to be examined
+_LONGER_CHARS = 60  # characters beyond twice the query's length; longer texts differ too much to be examined
 _UNINFORMATIVE = STOP_WORDS - {"no", "nor", "not"}
 
 _MOST_RECURRING = 16
@@ -153,7 +153,7 @@ def _begun_by(view: View, messages: Slots) -> Slots:
 
 
 def with_former_requests(found: Candidates, search: Search) -> Candidates:
-    """Number the former requests, from 1 for the best, unless the filter selects only users' messages."""
+    """Number the former requests, starting with 1 for the best, unless the filter selects only users' messages."""
     filter = search.query.filter
     if filter is not None and filter.sources == ("user_input",):
         return found
@@ -174,7 +174,7 @@ def with_former_requests(found: Candidates, search: Search) -> Candidates:
 
 
 class _Alike(NamedTuple):
-    """A candidate that may be a rewording of the query: its place and record, and whether it is the same request."""
+    """A candidate that may be a rewording of the query: its position and record, and whether it is the same request."""
 
     place: int
     record: MemoryRecord
@@ -294,7 +294,7 @@ class PastUse(NamedTuple):
 def scale_of(totals: Scores) -> float:
     """Return the score that a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
 
-    If all scores are equal, this is a tenth of the best score, so that past use decides between the answers.
+    If all scores are equal, this is a tenth of the best score, so that past use decides their order.
     """
     if not totals.size:
         return 0.0
@@ -306,8 +306,8 @@ def scale_of(totals: Scores) -> float:
 def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
     """Add the memories that runs used repeatedly for similar requests, and evaluate all candidates again.
 
-    Adds at most 16 memories that pass the filter and have a vector, by support. A memory that was used only once is
-    either a candidate anyway or not an answer.
+    Adds up to 16 memories, those with the most support, that pass the filter and have a vector. A memory that was used
+    only once is either a candidate anyway or not an answer.
     """
     reached = past_use.adaptation.reached
     (supported,) = (reached.support * past_use.settings.recurrence >= _WORTH_READING).nonzero()
@@ -350,7 +350,7 @@ def shifts(vectors: Embedding, past_use: PastUse) -> Scores:
 
 
 def with_outcomes(found: Candidates, search: Search) -> Candidates:
-    """Add what candidates gain or lose because of their quality in a hybrid recall."""
+    """In a hybrid recall, add what candidates gain or lose because of their quality."""
     if search.query.mode != "hybrid":
         return found
     totals = found.total

@@ -113,7 +113,7 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The memories that an answer may contain. Every field that is set must match; an empty field matches all.
+    """The memories that an answer may contain. Every field that is set must match; an empty field matches every memory.
 
     `in_channel` matches memories of this channel and memories without a channel. Of several `tags`, at least one must
     match. `since` is inclusive, and `until` is exclusive. `min_quality` excludes memories without a quality.
@@ -222,12 +222,12 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a recall, best first. `degraded` names each part that was unavailable.
 
     An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
-    `dates` are the times recognised in the query. `context` is the block for a prompt, if requested. `excluded` counts
-    the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`. `runs` are ended runs
-    whose request resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
-    several successful runs of similar requests have in common, in order. `failed_steps` are steps that only failed runs
-    took. `total` is the number of the user's own memories that were searched. `judgement` is None if no judge selected
-    the user's own memories; otherwise, they are in the judge's order.
+    `dates` are the times recognised in the query. `context`, if requested, is the block to insert into a prompt.
+    `excluded` counts the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`.
+    `runs` are ended runs whose request resembles the query, if requested; successful runs come first. `shared_steps`
+    are the steps that several successful runs of similar requests have in common, in order. `failed_steps` are steps
+    that only failed runs took. `total` is the number of the user's own memories that were searched. `judgement` is None
+    if no judge selected the user's own memories; otherwise, they are in the judge's order.
     """
 
     recall_id: str

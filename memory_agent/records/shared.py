@@ -80,7 +80,7 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The author and the released statistics of a shared memory in an answer.
 
-    `is_proven`: whether enough different users used the item, and their runs succeeded more often than usual.
+    `is_proven`: whether enough different users used the item, with runs that succeeded more often than average.
     `is_worse`: whether the released mean quality of these runs is below the usual mean. If the memory is the user's own
     and has the same text as a shared item, `item_id` is the id of that item.
     """
@@ -102,8 +102,8 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
     """A shared item in an answer.
 
     The scores are as in `RetrievedMemory`, and `is_proven` and `is_worse` are as in `SharedOrigin`. `passage_at` is the
-    offset of the `highlights` in the summary and the body, joined by an empty line. `boost` is the part of `sona_score`
-    that past use adds.
+    offset of the `highlights` in the text that joins summary and body with an empty line. `boost` is the part of
+    `sona_score` that past use adds.
     """
 
     item: GlobalRecord
@@ -118,7 +118,7 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True):
-    """Words in a preview that may disclose more than its author intends, such as a person, a place or a machine."""
+    """Words in a preview that may disclose more than the author intends, such as a person, a place or a machine."""
 
     kind: MentionKind
     text: str
@@ -151,9 +151,9 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     """The exact content that `confirm` would send. `masked` counts the masked secrets of each kind.
 
     `mentions` are words to review before publishing. `memory_state` is a digest of the memory `memory_id`; if the
-    memory changes, a new preview is required. `digest` is the SHA-256 of the content and of its user. With `is_offer`,
-    the preview is for `offer`. `replaces` is the version that was published at the time of the preview. Only `user_id`
-    can confirm the preview.
+    memory changes, a new preview is required. `digest` is the SHA-256 of the content and its user. With `is_offer`, the
+    preview is for `offer`. `replaces` is the version that was published at the time of the preview. Only `user_id` can
+    confirm the preview.
     """
 
     content: SharedContent

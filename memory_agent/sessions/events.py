@@ -111,7 +111,7 @@ def is_below(folder: str | None, project: str) -> bool:
 
 
 def _short(id: str) -> str:
-    """Return an id of at most 200 bytes. A longer id is cut and ends with its digest."""
+    """Return an id of at most 200 bytes. A longer id is truncated and ends with its digest."""
     if len(id.encode(errors="replace")) <= _LONGEST_ID:
         return id
     from hashlib import sha256  # imported here, because few ids are that long

@@ -25,7 +25,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
-    """Make all moves in order. Durable. After an `OSError`, `finish_moves` makes the remaining moves."""
+    """Perform all moves in order. Durable. After an `OSError`, `finish_moves` performs the remaining moves."""
     (data_dir / STAGE).mkdir(mode=0o700, exist_ok=True)
     plan = [Move(*(path.relative_to(data_dir).as_posix() for path in pair)) for pair in moves]
     write_private(data_dir / STAGE / _PLAN, add_checksum(msgspec.json.encode(plan)))

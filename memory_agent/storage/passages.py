@@ -202,7 +202,7 @@ class PassageView:
         return self._further.vectors(self._ranges.items(np.array([slot]))[0])
 
     def _scan_further(self, query: Embedding, limit: int, mask: Mask | None) -> Cosines:
-        """Scan further passages until the best ones belong to `limit` slots, since all may belong to a single slot."""
+        """Scan further passages until the best ones belong to `limit` slots, since they may all belong to one slot."""
         wanted = limit
         while mask is None and wanted < self._further.count:
             found = self._further.scan(query, wanted)

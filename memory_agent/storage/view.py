@@ -28,7 +28,7 @@ from memory_agent.storage.postings import PostingsView
 Span = tuple[datetime | None, datetime | None]
 """A time range from since (inclusive) to until (exclusive); None means unbounded."""
 
-LINKS = ("previous", "following")  # the columns with the slots before and after a memory in its session, or -1
+LINKS = ("previous", "following")  # columns: the slots before and after a memory in its session, or -1
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
 NO_NAME = -1
 _PLAN = memories.SOURCES.index("conductor_plan")
@@ -116,7 +116,7 @@ class View:
         return self if kept[0] is None else kept[0]
 
     def matching(self, filter: memories.MemoryFilter) -> Slots:
-        """Return the live slots that pass a filter, ascending. Cached."""
+        """Return the live slots that pass a filter, in ascending order. Cached."""
         key = msgspec.msgpack.encode(filter)
         kept = self._matching.get(key)
         if kept is None:
@@ -152,7 +152,7 @@ class View:
         return kept
 
     def of_session(self, session_id: str, since_us: int, until_us: int) -> Slots:
-        """Return the live slots of a session in a time range (`until_us` exclusive), ascending."""
+        """Return the live slots of a session in a time range (`until_us` exclusive), in ascending order."""
         slots = np.flatnonzero(self._is_named("sessions", session_id) & self.alive)
         times_us = self.times_us[slots]
         found: Slots = slots[(times_us >= since_us) & (times_us < until_us)]
@@ -182,13 +182,13 @@ class View:
         return found.T
 
     def distinct(self, slots: Slots) -> Slots:
-        """Return the distinct non-negative slots in `slots` (m,), ascending. Faster than `np.unique`."""
+        """Return the distinct non-negative slots in `slots` (m,), in ascending order. Faster than `np.unique`."""
         is_there = np.zeros(self.count, dtype=np.bool_)
         is_there[slots[slots >= 0]] = True
         return is_there.nonzero()[0]
 
     def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
-        """Return, for each of `fingerprints` (m,), the live slots that have it, ascending."""
+        """For each of `fingerprints` (m,), return the live slots that have it, in ascending order."""
         return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
 
     def vectors_of(self, rows: Sequence[int]) -> Embedding:

@@ -96,7 +96,7 @@ class SpanExport:
 
 
 class Connection:
-    """Sends exports to one URL, on a connection that is kept open. Does not follow redirects or use a proxy."""
+    """Sends exports to one URL over a persistent connection. Does not follow redirects or use a proxy."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         parts = urlsplit(url)

@@ -37,8 +37,8 @@ HOST_PROTOCOL = 1
 
 A daemon accepts only machines with its own number, whatever their product versions are. Increment the number with every
 change to the structs below, a verb's parameters or result, a method of `HostActor`, requests for shared items, or
-stored values that hosts rewrite. This includes a new field with a default, because the other side would ignore or drop
-it, and a change of meaning. It does not include new settings (`daemon.compatibility`).
+stored values that hosts rewrite. This includes a change of meaning, and a new field with a default, which the other
+side would ignore or drop. It does not include new settings (`daemon.compatibility`).
 `tests/memory_agent/daemon/test_compatibility.py` fails if a structure changes but this number does not.
 """
 DEFAULT_USER = "default"
@@ -270,7 +270,7 @@ OUTCOME_UNKNOWN = b"\0"
 """The reply of a host whose lease ended during a request."""
 
 _FAULT = b"\x81\xa5fault"
-"""How each reply with a fault begins: a map of one field."""
+"""The first bytes of each reply with a fault: a map with one field."""
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(described(Request))
 _host_request_decoder = msgspec.msgpack.Decoder(described(HostRequest))
@@ -302,7 +302,7 @@ def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
 
 
 def decode_request(data: bytes) -> Request:
-    """Decode a request and limit its deadline. Raises `ProtocolError`, including for an unknown version."""
+    """Decode a request and limit its deadline. Raises `ProtocolError`, also for an unknown version."""
     request = _conforming(_request_decoder.decode, data, "not a request")
     if not PROTOCOL_VERSION <= request.version <= NEWEST_VERSION:
         spoken = f"{PROTOCOL_VERSION} to {NEWEST_VERSION}"

@@ -72,7 +72,7 @@ PAGES = {
 }
 """The documentation page: for each path, a file in `docs` and its media type."""
 ALL_USERS = "*"
-"""With a key for all users, this user id follows the events of every user."""
+"""With a key for all users, this user id subscribes to the events of every user."""
 HOOK, MCP = "/hook", "/mcp"
 METRICS = "/metrics"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -111,7 +111,7 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` of request bodies and as much of responses; a single body may be larger."""
+        """Buffer at most `bodies_bytes` each of request bodies and of responses; a single body may be larger."""
         self._reception = reception
         self._mcp = McpDoor(reception)
         self._hooks = HookDoor(reception, intake)
@@ -190,7 +190,7 @@ class Routes:
         return StreamingResponse(_only(answered.line), answered.status, media_type=_JSON)
 
     async def give_ticket(self, request: Request) -> Response:
-        """Return a ticket for one sign-in of a browser, with the key of the request's bearer token."""
+        """Return a ticket for one browser sign-in, which uses the key of the request's bearer token."""
         credential = _bearer(request)
         principal = self._reception.principal(credential)
         ticket = await asyncio.to_thread(self._sessions.give_ticket, principal.key_id, credential.token, time.time())
@@ -225,7 +225,7 @@ class Routes:
     def _credential(self, request: Request) -> Credential:
         """Return the request's bearer token, else the token of its page session, else "".
 
-        Raises `UnauthorizedError` if the session is not valid, and `HTTPException` (403) if another site sends it.
+        Raises `UnauthorizedError` if the session is not valid, and `HTTPException` (403) for requests from other sites.
         """
         if "authorization" in request.headers or PAGE_KEY not in request.headers:
             return _bearer(request)
@@ -302,8 +302,8 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
-        """Return the owner of the requested run or session, or None while the owner is unknown. `system` follows the
-        owner's blocks."""
+        """Return the owner of the requested run or session, or None while the owner is unknown. The user `system`
+        receives the owner's blocks."""
         named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
         asked = protocol.Request(
             method="owner",
@@ -369,7 +369,7 @@ class _Held(Response):
 
 
 class _Followed(StreamingResponse):
-    """Closes its resources when the client disconnects, in whatever way that happens."""
+    """Closes its resources when the client disconnects, however that happens."""
 
     def __init__(self, frames: AsyncGenerator[bytes], resources: AsyncExitStack) -> None:
         super().__init__(frames, media_type=EVENT_STREAM, headers={"x-accel-buffering": "no"})

@@ -32,7 +32,7 @@ STORED, UNSURE = 200, 202
 """STORED: the events are in the journal. UNSURE: the hook must send them again."""
 LONGEST_MS = 60_000.0
 _LATE_MS = 5_000.0
-"""How long a recall may take. A late block is given to the session's next hook.
+"""How long a recall may take. A late block is returned to the session's next hook.
 
 With a shorter deadline, a slow recall would omit stages, and fewer blocks would arrive in time (55 of 100 instead of
 80, measured).
@@ -45,7 +45,7 @@ Session = tuple[str, str, str, str]
 
 
 class HookCall(msgspec.Struct, frozen=True, kw_only=True):
-    """The query parameters of a hook (see `Origin`): its answer is due in `left_ms`, and `parent` started it."""
+    """The query parameters of a hook (see `Origin`): its answer is due within `left_ms`, and `parent` started it."""
 
     client: str
     left_ms: float
@@ -96,8 +96,8 @@ class HookDoor:
         """Answer one input within its time limit. An invalid input yields no events and no answer.
 
         The recall comes first, because publishing and ingesting take three times as much processor time. Until they are
-        published, the events are in a file, as if the hook had stored them. A block that is late is given to the
-        session's next hook.
+        published, the events are in a file, as if the hook had stored them. A late block is returned to the session's
+        next hook.
         """
         until_s = asyncio.get_running_loop().time() + call.left_ms / 1000
         report = read_report(data, Origin(call.client, call.project, call.working, call.channel, call.user))
@@ -182,7 +182,7 @@ class HookDoor:
     async def _publish(
         self, line: asyncio.Task[bytes], own: Batch, principal: Principal, credential: Credential
     ) -> bool:
-        """Publish waiting events and then new ones, after the answer; return whether all are durable or refused."""
+        """After the answer, publish waiting events and then new ones; return whether all are durable or refused."""
         await asyncio.wait({line})
         waiting = self._waiting(principal)
         try:

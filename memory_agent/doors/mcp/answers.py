@@ -30,7 +30,7 @@ def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(result: RecallResult) -> str:
-    return context_block(result, _RECALL_TOKENS, with_ids=True) or "No memory is relevant to this."
+    return context_block(result, _RECALL_TOKENS, with_ids=True) or "No relevant memories were found."
 
 
 def block_of_records(records: Iterable[MemoryRecord]) -> str:
@@ -107,7 +107,7 @@ def _line(record: MemoryRecord) -> MemoryRecord:
 
 def _search_shared(found: list[FoundItem], _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     result = RecallResult(recall_id="", memories=tuple(as_memories(found, with_embedding=False)))
-    text = context_block(result, _RECALL_TOKENS, with_ids=True) or "No shared item is relevant to this."
+    text = context_block(result, _RECALL_TOKENS, with_ids=True) or "No relevant shared items were found."
     items = [
         {
             "id": one.item.id,
