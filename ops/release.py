@@ -104,7 +104,7 @@ def _replace(path: Path, pattern: str, text: str) -> None:
 
 
 def _install(copy: Path, folder: Path, *what: str | Path) -> Path:
-    """Install `what` into a new environment; return its Python."""
+    """Install `what` into a new environment; return the path of its Python."""
     _run(sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, folder)
     python = folder / "bin" / "python"
     limits = ("--constraint", copy / "ops" / "constraints.txt")

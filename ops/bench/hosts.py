@@ -184,7 +184,7 @@ def _load_figures(rates: Block, blocks: list[Block]) -> dict[str, Any]:
 
 
 async def _load(data_dir: Path, count: int, seed: int) -> tuple[Block, float]:
-    """Recall `count` times from each client at once; return the milliseconds of each recall and the total seconds."""
+    """Recall `count` times from every client at once; return each recall's time in ms, and the total time in s."""
 
     async def ask(number: int) -> Block:
         async with AsyncMemoryClient(_USERS[number % len(_USERS)], data_dir=data_dir) as client:
@@ -221,7 +221,7 @@ def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
 
 
 def _ingest_figures(rates: Block, spent: list[dict[str, float]]) -> dict[str, Any]:
-    """`busy` is the share of all cores' time that the ingest took. If it is near 1, the machine limits the rate."""
+    """`busy` is the share of all cores' time that the ingest took. If it is near 1, the machine is the bottleneck."""
     all_ms = [sum(turn.values()) for turn in spent]
     busy = [rate * ms / 1000 / usable_cores() for rate, ms in zip(rates, all_ms, strict=True)]
     return {

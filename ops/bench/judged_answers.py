@@ -113,7 +113,7 @@ class Measured:
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 
     def judged(self, line: str) -> Judged:
-        """Return the judged memories. Own questions have a total weight of 1, as do other stores' questions."""
+        """Return the judged memories. The store's own questions together weigh 1, as do other stores' questions."""
         parts = [(part, part.is_evidence if part.evidence else ~part.is_evidence) for part in self.answers[line]]
         parts = [(part, judged) for part, judged in parts if judged.any()]
         sizes = {own: sum(bool(part.evidence) == own for part, _ in parts) for own in (True, False)}

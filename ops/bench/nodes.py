@@ -163,7 +163,7 @@ def measure_pinned() -> dict[str, Any]:
             node = stack.enter_context(joined_machine(home, machine, prefix=pinned))
             homes = {"one": alone, "two": home}
             for folder in homes.values():
-                for user in _users():  # one at a time, so that each machine gets the same number
+                for user in _users():  # one at a time, so that each machine gets equally many users
                     with MemoryClient(user, data_dir=folder) as client:
                         client.remember(f"The staging area of {user} needs the VPN")
                 _ingest(folder, _STORED, turn=-1)

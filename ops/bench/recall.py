@@ -1,4 +1,4 @@
-"""Measures recall through the daemon, in process and with only vectors, relative to embedding the query.
+"""Measures recall through the daemon, in process and with only vectors, relative to the time to embed the query.
 
 All variants use copies of one store. In process, `Memory.recall` embeds the query and searches. RPC adds the client's
 socket, the gateway, the call to the user's host and the embedder's socket. The variant with only vectors is `vector`
@@ -39,7 +39,7 @@ TARGET_P99_RATIO = 5.0
 TARGET_OVER_VECTORS = 1.5
 TARGET_PROCESSOR = 4.0
 TARGET_RPC_LESS = 1.2
-"""Limits in query embeddings: the processor time of all processes, and the time added by RPC."""
+"""Limits, in multiples of one query embedding: the processor time of all processes, and the time added by RPC."""
 
 _USER = "bench"
 _TURNS = 6

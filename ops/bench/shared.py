@@ -2,16 +2,16 @@
 the shared tier.
 
 A daemon's users have copies of a grown store; the shared store contains the same texts as items. The same questions are
-asked alternately of the user's own memories, of the items, and of both. The additional time of recalling from both
-tiers is the cost for users who request the shared tier.
+asked alternately of the user's own memories, of the items, and of both. The additional time that a recall from both
+tiers takes is the cost to users who request the shared tier.
 
-With as many cores as processes, the two stores are searched at the same time. The time that a recall of both tiers
-would then take is estimated from the processor time of each process: the sum over the client, the daemon, the embedder,
-and the slower of the two hosts.
+With as many cores as processes, the two stores are searched concurrently. The time that a recall of both tiers would
+then take is estimated from the processor time of each process: the sum over the client, the daemon, the embedder, and
+the slower of the two hosts.
 
-The cost for other users is measured in two ways. First, recalls of a user's own memories alternate with the same
-recalls in a second daemon, which has no shared items. Second, these recalls run while another user, in a separate
-process, recalls continuously, either only from that user's own memories or from both tiers.
+The cost to other users is measured in two ways. First, recalls of a user's own memories alternate with the same recalls
+in a second daemon, which has no shared items. Second, these recalls run while another user, in a separate process,
+recalls continuously, either only from that user's own memories or from both tiers.
 
 To run only this benchmark: `python -m ops.bench --only shared [--quick]`.
 """
@@ -178,15 +178,15 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
             first = place % len(names)
             for way, name in enumerate((*names[first:], *names[:first])):
                 seed = 10_000 * (1 + series) + 1_000 * turn + 10 * place + way
-                (question,) = queries(1, seed=seed)  # a new question, which is in no cache
+                (question,) = queries(1, seed=seed)  # a new question, not yet in any cache
                 taken_ms[name][turn].append(milliseconds(ways[name], question))
     return taken_ms
 
 
 def _path(ways: dict[str, Ask], client: MemoryClient) -> dict[str, Any]:
-    """Return the processor time of each way to ask, by process, and the ratio of both tiers to own memories.
+    """Return each way's processor time per process, and the ratio of asking both tiers to asking only own memories.
 
-    The ratio counts only the slower host.
+    The ratio includes only the slower host.
     """
     turns: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for turn in range(_TURNS):

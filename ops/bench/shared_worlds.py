@@ -1,9 +1,9 @@
-"""Builds worlds from recorded texts: users' own memories, published items, and the requests that each item helps.
+"""Builds worlds from recorded texts: users' own memories, published items, and the requests that each item helps with.
 
-A kind of request has wordings for learning and a held-out wording. Which items help is taken from the data's labels: a
-question's evidence, or a run's reward. The thoughts in software-engineering runs have no labels, so a random third of
-the found items counts as helpful. The other found items are look-alikes: real texts that the shipped search finds for
-the request.
+Each kind of request has several wordings for learning, and one that is held out. Which items help is taken from the
+data's labels: a question's evidence, or a run's reward. The thoughts in software-engineering runs have no labels, so a
+random third of the found items counts as helpful. The other found items are look-alikes: real texts that the shipped
+search finds for the request.
 
 The remaining texts become users' own memories.
 
@@ -97,7 +97,7 @@ class World:
     items: tuple[str, ...]
     kinds: tuple[Kind, ...]
     candidates: int
-    """The number of kinds before the removal of kinds with too few found items."""
+    """The number of kinds, including those later removed because too few items were found."""
     own: Mapping[tuple[str, str], tuple[RetrievedMemory, ...]]
     found: Mapping[str, tuple[FoundItem, ...]]
     searched: Mapping[str, tuple[FoundItem, ...]]
@@ -270,7 +270,7 @@ def _cut(history: History) -> History:
 
 
 def _airline(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Draft a world whose items are accounts of the runs of solved tasks; users own the other tasks' runs."""
+    """Draft a world whose items describe the runs of solved tasks; users own the runs of the other tasks."""
     runs = read_airline(place).runs
     by_task = _by_task(runs)
     solved = [of_task for of_task in by_task.values() if any(run.succeeded for run in of_task)]

@@ -57,14 +57,14 @@ _TAIL = """\
   measure what was learned. "cite, gate decides" shows the behaviour for users (`learning.mode=auto`): until the gate
   opens, answers are the same as with learning off. Each LoCoMo question is asked once, so the gate seldom opens there.
 - *Users with recurring work* have 50 runs. Four of five runs ask about one of six matters, in varying words; each
-  matter is a question about one conversation. Every fifth run asks something else. *Again* is the subsequent gain on
-  these matters in new words, and *new* is the gain on questions that were never asked; both are relative to learning
-  off. Before decision 0020, the gate had not opened for any of these users by run 50, since its trial started after 50
-  credited runs.
+  matter is a question about one conversation. Every fifth run asks something else. *Again* is the gain when these
+  matters are asked about again in new words, and *new* is the gain on questions never asked before; both are relative
+  to learning off. Before decision 0020, the gate had not opened for any of these users by run 50, since its trial
+  started after 50 credited runs.
 - The arms for parts of the learner, lists, one vector and vectors alone use at most the first two seeds. Each arm is
   compared with learning off and with its control for the same seeds.
 - "Association alone" is the nearest-exemplar baseline: the memories used by the nearest past requests. "One vector for
-  all" is a global Rocchio vector. It is learned with learning off, and shifts all queries by .75 times the mean
+  all" is a global Rocchio vector. It is computed with learning off, and shifts all queries by .75 times the mean
   difference between the used memories and the requests of approved runs. Ranking is as shipped. The weight .75 is the
   classic value and was not tuned. The control is a Rocchio vector from an equal number of memories that were not used.
 - The gain is measured on *repeated* evidence, where learning from use can help, and is also reported for *new*
@@ -78,14 +78,14 @@ _TAIL = """\
   user who returns to the same matter, and nothing from a user who never does.
 - The signals are simulated. They do not show how often a real agent cites memories, or how often its citations are
   right.
-- The gate's false alarms are counted over few streams and users. The statistical test limits their rate in a first
-  trial to .036, and the simulation in `tests/sona/test_gate.py` confirms this. The test assumes that, if a user does
-  not choose by content, no memory is used more often than a memory ranked above it. A user who always takes the last
-  memory would open the gate.
+- The gate's false alarms are counted over only a few streams and users. The statistical test limits their rate in a
+  first trial to .036, and the simulation in `tests/sona/test_gate.py` confirms this. The test assumes that, if a user
+  does not choose by content, no memory is used more often than a memory ranked above it. A user who always takes the
+  last memory would open the gate.
 - There are 100 airline runs of 25 tasks; 31 runs succeeded. `outcomes.md` shows the effect of outcomes without
   learning. The runs had no memory, so it is unknown what they would have used: "learning on" uses only the rewards, and
-  "cited" also uses simulated citations. The benefit to a planner of seeing successful runs was not measured. If no run
-  of the same task succeeded, a successful run in first place is of a different task; "both at 1" counts only runs of
+  "cited" also uses simulated citations. Whether seeing successful runs helps a planner was not measured. If no run of
+  the same task succeeded, a successful run in first place belongs to a different task; "both at 1" counts only runs of
   the same task.
 - In "by task", the tested tasks' runs are stored with their outcomes, as in real use. The lessons, from recalls and
   rewards, come only from other tasks.

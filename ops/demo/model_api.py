@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _blocks(value: Any, kind: str) -> Iterator[Json]:
-    """Yield the objects of type `kind` in a list, at any depth of `content`."""
+    """Yield the objects of type `kind` in a list and, at any depth, in the `content` of its objects."""
     for one in value if isinstance(value, list) else ():
         if isinstance(one, dict):
             if one.get("type") == kind:

@@ -1,7 +1,7 @@
 """`python -m ops.deploy.image` builds the image with buildah, runs it as a container would, and prints the figures.
 
-Needs root and buildah. Without `--base`, debootstrap is also needed; it makes a base image with Debian's Python, so no
-image registry has to be reachable. The container is a chroot in its own namespaces, with the image's user, a read-only
+Needs root and buildah. Without `--base`, debootstrap is also needed; it builds a base image with Debian's Python, so no
+image registry need be reachable. The container is a chroot in its own namespaces, with the image's user, a read-only
 root file system, a volume and a tmpfs.
 """
 
@@ -52,7 +52,7 @@ class Builder:
         return (subprocess.run(command, stdout=out, text=True, check=True, env=self._environment).stdout or "").strip()
 
     def make_base(self, folder: Path) -> None:
-        """Make an image of Debian with Python."""
+        """Build a Debian image with Python."""
         source = ("trixie", str(folder / "debian"), "http://deb.debian.org/debian")
         subprocess.run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", *source], check=True, stdout=2)
         for cached in ("var/cache/apt", "var/lib/apt/lists"):
@@ -94,7 +94,7 @@ class Container:
 
 
 def first_of(process: subprocess.Popen[bytes]) -> int:
-    """Return the id that process 1 of the namespace has outside the namespace, or 0 if it has not started."""
+    """Return the process id, outside the namespace, of the namespace's process 1, or 0 if it has not started."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return int(children[0]) if children else 0
 
@@ -140,7 +140,7 @@ def try_out(container: Container) -> dict[str, Any]:
 def main() -> int:
     """Build the image, try it out, and print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--base", help="the base image; by default, debootstrap makes one")
+    parser.add_argument("--base", help="the base image (default: one built with debootstrap)")
     parser.add_argument("--build-arg", action="append", default=[], help="passed on, such as EXTRAS=cluster")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="memory-image-") as name:

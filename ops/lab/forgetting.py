@@ -2,7 +2,7 @@
 
 A user's memory contains two conversations. One learner is taught A and then B; a second learner, on the same memory, is
 taught only B. Both projects' repeated questions are measured. After only A has been taught, all of B's test questions
-are measured too. Every result is the difference from the same questions with learning off.
+are measured too. Every result is the difference from the result for the same questions with learning off.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ops.lab.gains import Array, Difference, difference
 from ops.lab.histories import make_split, merged, project
 
 Moment = Literal["A after A", "A after B", "B after A", "B after B", "B alone"]
-"""The project that is tested, and the project taught before the test; in `B alone`, A was not taught."""
+"""The project tested, and the project taught just before the test; in `B alone`, A was never taught."""
 
 KEPT = 0.8
-"""The minimum share of a gain that must remain."""
+"""The share of a gain that must remain."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moments(msgspec.Struct, frozen=True, kw_only=True):
-    """The recall at 5 for each question of a job, at each moment."""
+    """Recall at 5 for each question in a job, measured at each moment."""
 
     arm: str
     seed: int
@@ -150,7 +150,7 @@ def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
 
 
 def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Iterator[Kept]:
-    """Yield how much of a gain remains, if repeated questions were asked."""
+    """Yield how much of a gain remains, provided that any questions were repeated."""
     before, units = _gains(of_arm, alone)
     after, _ = _gains(of_arm, beside)
     if not units:

@@ -21,7 +21,7 @@ _PAUSE_S = 1.0
 
 
 class Followed(threading.Thread):
-    """The events of one user, read from a stream in a thread, until `close`."""
+    """One user's events, which a thread reads from a stream until `close` is called."""
 
     def __init__(self, data_dir: Path, user: str, report: Callable[[list[Finding]], None]) -> None:
         super().__init__(name=f"follows-{user}", daemon=True)
@@ -35,7 +35,7 @@ class Followed(threading.Thread):
         self.events = self.connections = self.gaps = 0
 
     def run(self) -> None:
-        """Read the stream, and connect again after it ends."""
+        """Read the stream, and reconnect whenever it ends."""
         while not self._over.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):
                 self._read()

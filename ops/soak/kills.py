@@ -1,4 +1,4 @@
-"""Kills each process of a daemon, one after another.
+"""Kills the processes of a daemon one after another.
 
 Checks that the daemon recovers or states why it exits, and that it leaves no process, socket file, shared-memory file
 or Ray folder behind. If the daemon itself is killed, this is checked after its successor has started.
@@ -36,7 +36,7 @@ def kills() -> dict[str, Any]:
 
 
 def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
-    """Wait up to `within_s` seconds until none of the family's processes and files are left; return what remains."""
+    """Wait up to `within_s` seconds until all of the family's processes and files are gone; return what remains."""
     deadline_s = time.monotonic() + within_s
     while (left := family.left()) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)
