@@ -2,9 +2,9 @@
 
 Memory m gains max_j credit_jm clip(x.x_j - floor, 0, 1) weight_j over the lessons j that used it. With a sum instead of
 the maximum, frequently used memories would rank high for unrelated requests. The caller weights the gain, because a
-gain harms the ranking if use does not recur. Lessons of failed runs have a weight of 0: they raise no memory, but are
-evidence of whether use recurs (`comparison`). The state depends only on the lessons and not on their order of arrival,
-bit for bit.
+gain harms the ranking if use does not recur. Lessons of failed runs have a weight of 0: they boost no memory, but show
+whether use recurs (`comparison`). The state depends only on the lessons, not on their order of arrival, and is
+reproducible bit for bit.
 
 Shapes: n = lessons, d = dimensions of an embedding, e = uses (pairs of lesson and memory), m = memories reached.
 """
@@ -69,7 +69,7 @@ class UsageAssociation:
     """The memories used by each lesson of one user. Not thread-safe."""
 
     def __init__(self, ndim: int, floor: float = FLOOR) -> None:
-        """Start empty. Lessons with a cosine of `floor` or less to a request are ignored."""
+        """Start empty. Lessons whose cosine similarity to a request is at most `floor` are ignored."""
         self._floor = floor
         self._numbers = np.empty(0, dtype=np.int64)
         self._weights = np.empty(0)
@@ -89,7 +89,7 @@ class UsageAssociation:
 
     @property
     def weights(self) -> Array:
-        """The weight of each lesson, (n,) non-negative, by ascending number."""
+        """The weight (n,) of each lesson, non-negative, in the order of lesson numbers."""
         return self._weights
 
     def add(self, number: int, x: Array | Vector, used: Sequence[int], credits: Sequence[float], weight: float) -> bool:
@@ -133,7 +133,7 @@ class UsageAssociation:
         return True
 
     def similarities(self, x: Array | Vector) -> Array:
-        """Return the cosine of `x`, (d,), to each lesson's request, (n,), by ascending number."""
+        """Return the cosine similarity (n,) of `x` (d,) to each lesson's request, in the order of lesson numbers."""
         self._check(x)
         cosines: Vector = self._room[: len(self)].dot(x.astype(np.float32, copy=False))
         return cosines.astype(np.float64)
@@ -160,7 +160,7 @@ class UsageAssociation:
         return Reached(*parts, self._memories, gains, self._lessons)
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
-        """Insert the uses of the lesson that is at `place`; uses stay ordered by memory, then by lesson."""
+        """Insert the uses of the lesson at position `place`; uses stay ordered by memory, then by lesson."""
         self._places += self._places >= place
         starts, ends = (np.searchsorted(self._memories, memories, side) for side in _SIDES)
         spots = [

@@ -19,7 +19,7 @@ from sona.lesson import Array
 from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
-COLD = 16  # from this number of exemplars on, the bank acts without this layer
+COLD = 16  # with at least this many exemplars, the bank acts without this layer
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64
@@ -74,7 +74,7 @@ class InstantLayer:
             return []
         answers = np.array([one.answer for one in exemplars])
         requests = np.array([one.request for one in exemplars])
-        # Seeded by position, because numbers would depend on forgotten lessons.
+        # Seeded by position, because lesson numbers would depend on forgotten lessons.
         places = {one.number: place for place, one in enumerate(exemplars)}
         examples = []
         for one in weighed:

@@ -1,6 +1,6 @@
 """Durable files: an LMDB environment with one writer, atomic file writes, checksums, and free disk space.
 
-Read `environment` and `transaction` first, then `fence`, which determines the process that may write.
+Read `environment` and `transaction` first, then `fence`, which determines which process may write.
 """
 
 from relay.disk.checkup import UNREADABLE, Checkup, Finding, Findings, Report

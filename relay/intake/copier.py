@@ -38,7 +38,7 @@ class Copier:
         return _taken(self._released)
 
     def step(self) -> float:
-        """Copy everything. A failed copy is repeated; the replies remain held."""
+        """Copy everything. A failed copy is retried; the replies remain held."""
         self._copying += _taken(self._held)
         self._journal.flush_copy()
         if self._copying:

@@ -432,7 +432,7 @@ class Journal:
             return entries.counter(transaction, "uncompacted")
 
     def clear_dead_readers(self) -> int:
-        """Free the slots of readers whose process died; return their number. Call it periodically.
+        """Free the slots of readers whose processes have died; return their number. Call it periodically.
 
         >>> journal.clear_dead_readers()
         0

@@ -54,7 +54,7 @@ class ReplySocket:
             return None
 
     def stop(self) -> None:
-        """Make `receive` return None in every thread, now and later."""
+        """Make `receive` return None in every thread from now on."""
         self._is_stopped = True
         self._waker.wake()
 
@@ -162,7 +162,7 @@ class RequestSocket:
         return self.receive(self.send(body), timeout_s)
 
     def send(self, body: bytes | Sequence[bytes]) -> bytes:
-        """Send `body` without waiting; return the id for `receive`. Raises `UnavailableError`."""
+        """Send `body` without waiting; return the id to pass to `receive`. Raises `UnavailableError`."""
         correlation = _correlation(self._correlations)
         with zeromq.translated(UnavailableError, self._endpoint):
             if self.is_lost or not zeromq.send_now(self._socket, [correlation, *_frames(body)]):
