@@ -1,9 +1,9 @@
 """A history of additions, removals and reads of each user's memories, and its check against a set.
 
 As in Jepsen, each operation has a beginning and an end. A read must contain every addition acknowledged before the read
-began, unless its removal had also begun. It must contain no text twice, and none whose addition had not begun when it
-ended. An operation without an answer may or may not have happened, but once a read shows that it did, later reads must
-agree.
+began, unless that text's removal had also begun. It must contain no text twice, and no text whose addition began after
+the read ended. An operation without an answer may or may not have happened, but once a read shows that it did, later
+reads must agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class Read:
-    """One read that returned these texts. `has_events` is false if the read need not contain events."""
+    """A read that returned these texts. `has_events` is false if the read need not contain events."""
 
     user_id: str
     texts: tuple[str, ...]
@@ -83,7 +83,7 @@ class History:
         addition.acked = self.now()
 
     def read(self, user_id: str, begun: int, texts: list[str]) -> None:
-        """A read that began at `begun` ended now."""
+        """A read that began at `begun` has just ended."""
         self.reads.append(Read(user_id, tuple(texts), begun, self.now()))
 
     def violations(self) -> list[Violation]:
@@ -107,7 +107,7 @@ def _violations(added: Sequence[Addition], removed: Sequence[Removal], reads: Se
     by_ack = sorted(added, key=lambda addition: addition.acked)
     by_end = sorted(reads, key=lambda read: read.ended)
     present: set[str] = set()  # the texts that were acknowledged or read before
-    absent: set[str] = set()  # the texts that an earlier read showed to be removed
+    absent: set[str] = set()  # the texts that were removed, according to an earlier read
     missed: dict[Read, set[str]] = {}
     acked = ended = 0
     for read in sorted(reads, key=lambda read: read.begun):

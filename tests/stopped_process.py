@@ -1,4 +1,4 @@
-"""Stops a child process for a while."""
+"""Pauses a child process."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The clients of the campaign over a cluster: they use users' memories endlessly, and record each operation.
+"""The clients of the cluster campaign: they use users' memories in an endless loop, and record each operation.
 
     python -m tests.crash.cluster_clients publish|use DATA_DIR NOTES_FOLDER USER...
 
 `publish` publishes events to the users. `use` remembers, forgets and lists their memories, with two threads for each
-user. Each thread appends its operations to its own file, `NOTES_FOLDER/*.ops`, as lines of JSON. Times are in
-nanoseconds of the monotonic clock, which all processes share. The line for the beginning of an operation is written
-before the request is sent. A text starts with an id, and only ids are recorded. Both commands pause while
-NOTES_FOLDER/rest exists, and end once NOTES_FOLDER/stop exists.
+user. Each thread appends its operations to its own file, `NOTES_FOLDER/*.ops`, as JSON lines. Times are in nanoseconds
+of the monotonic clock, which all processes share. The line for the beginning of an operation is written before the
+request is sent. A text starts with an id, and only ids are recorded. Both commands pause while NOTES_FOLDER/rest
+exists, and end once NOTES_FOLDER/stop exists.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from memory_agent.errors import MemoryAgentError, UnavailableError
 from relay import Publisher, PublisherSettings, relay_endpoints
 
 PAUSE_S = 0.7
-FORGOTTEN = 7  # one memory in this many is forgotten
+FORGOTTEN = 7  # one in this many memories is forgotten
 WAIT_S = 5.0
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.5, publish_timeout_s=300.0)
 
 
 class Operations:
-    """The file of one thread."""
+    """The file to which one thread appends its operations."""
 
     def __init__(self, notes: Path, name: str) -> None:
         self._file = (notes / f"{name}.ops").open("a", encoding="utf-8")
@@ -45,7 +45,7 @@ class Operations:
         self._file.flush()
 
     def rounds(self) -> Iterator[int]:
-        """Count rounds, with a pause after each, until the campaign stops."""
+        """Yield round numbers, with a pause after each, until the campaign stops."""
         number = 0
         while not self._stop.exists():
             if not self._rest.exists():
@@ -55,7 +55,7 @@ class Operations:
 
 
 def publish(data_dir: Path, notes: Path, users: list[str]) -> None:
-    """Publish an event to each user, wait for the acknowledgements, and repeat."""
+    """In a loop, publish an event to each user and wait for the acknowledgements."""
     operations = Operations(notes, "publish")
     with Publisher(relay_endpoints(data_dir).ingest, settings=SETTINGS) as publisher:
         for number in operations.rounds():
@@ -86,7 +86,7 @@ def use(data_dir: Path, notes: Path, users: list[str]) -> None:
 
 
 def write(data_dir: Path, notes: Path, user_id: str) -> None:
-    """Remember a text, sometimes forget one, and repeat."""
+    """Remember texts in a loop, and sometimes forget one."""
     operations, seeded = Operations(notes, f"write-{user_id}"), random.Random(user_id)
     found: dict[str, str] = {}
     for number in operations.rounds():
@@ -111,7 +111,7 @@ def write(data_dir: Path, notes: Path, user_id: str) -> None:
 
 
 def read(data_dir: Path, notes: Path, user_id: str) -> None:
-    """List all memories, at times after waiting for all events, and repeat."""
+    """List all memories repeatedly, sometimes after waiting for all events."""
     operations = Operations(notes, f"read-{user_id}")
     for number in operations.rounds():
         try:

@@ -1,4 +1,4 @@
-"""Creates an engine's folder, writes to it once, and reports success. The shim kills the process at the ordered call.
+"""Creates an engine's folder, writes to it once, and reports success. The shim kills the process at the specified call.
 
     python -m tests.crash.first_write_process ENGINE FOLDER
 

@@ -1,4 +1,4 @@
-"""Test that a folder whose first writer died opens, and contains everything that was reported as written.
+"""Test that a folder can be opened after its first writer died, and contains everything reported as written.
 
 The first write of an encrypted folder also creates its key, in another folder.
 """
@@ -39,7 +39,7 @@ def test_a_process_killed_while_it_creates_a_key_leaves_a_folder_that_opens(
 
 
 def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: Path) -> int:
-    """Kill a new process at each call of this kind on a file of that name, in turn; return the number of calls."""
+    """Kill a new process at each successive call of this kind on a file of that name; return the number of calls."""
     order = Order(shim, tmp_path / "order")
     for number in itertools.count(1):
         assert number < _MOST

@@ -1,4 +1,4 @@
-"""Test blocks of a real daemon: in a client, on the command line, after a restart, and once per cause after a kill."""
+"""Test a real daemon's blocks: in a client, on the command line, after a restart, and once per cause after a kill."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def the_next(blocks: Blocks) -> Block:
 
 
 def causes(daemon: DaemonProcess, user_id: str) -> Counter[str]:
-    """Count the blocks in the journal by their cause."""
+    """Count the blocks in the journal by cause."""
     with Subscriber(*relay_endpoints(daemon.data_dir)) as subscriber:
         entries = subscriber.fetch(0, 10_000, user_id=user_id).entries
     return Counter(Block.of_event(entry.data).cause_event_id for entry in entries if entry.event_type == RECALLED)

@@ -1,4 +1,4 @@
-"""Test a daemon that a client starts: what it inherits, its idle end, the next start, and `memory-agent stop`."""
+"""Test a daemon that a client starts: what it inherits, its idle shutdown, the next start, and `memory-agent stop`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folder() -> Iterator[Layout]:
 
 
 def call(local: LocalDoor, verb: str, **fields: Any) -> dict[str, Any]:
-    """Send a request as `memory-agent mcp` does, which starts a daemon; it must succeed."""
+    """Send a request as `memory-agent mcp` does, starting a daemon if needed; the request must succeed."""
     door = local.find(time.monotonic() + PATIENCE_S)
     answer = Exchange(door, time.monotonic() + PATIENCE_S).send(f"/v1/{verb}", json.dumps(fields).encode()).receive()
     assert answer.status == 200, answer.body
@@ -53,7 +53,7 @@ def call(local: LocalDoor, verb: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_calls_around_the_idle_end_are_all_answered_and_nothing_is_lost() -> None:
-    """Each client begins a call within a few milliseconds of the daemon's end."""
+    """Each client begins a call within a few milliseconds of the daemon's exit."""
     with folder() as layout:
         said: list[str] = []
         locals_ = [LocalDoor(layout, None, said.append, lambda: SHORT) for _ in range(2)]
@@ -188,7 +188,7 @@ def test_a_hook_starts_the_daemon_again_after_its_idle_end_with_its_settings() -
         local = LocalDoor(layout, None, lambda _: None, lambda: SHORT)
         call(local, "remember", text="The staging deploy needs the VPN")
         wait_until(lambda: not layout.daemon_runs())
-        os.utime(layout.start_lock, (0, 0))  # hooks wait for half a minute between two attempts
+        os.utime(layout.start_lock, (0, 0))  # hooks wait half a minute between attempts
         assert hook(layout, "what does the deploy need?", "p-1") == ""
         wait_until(lambda: layout.log.read_text().count('"daemon.idle"') == 2)
         assert json.loads(layout.start.read_text())["options"] == list(SHORT.options)

@@ -1,7 +1,7 @@
 """Test a three-week story: emitters without any memory code, and the blocks that a conductor receives.
 
-The events are in `three_weeks/`, one file per week, as emitters write them. They have their original times, so ages are
-not compared.
+The events are in `three_weeks/`, one file per week, as emitters write them. They keep their original timestamps, so
+ages are not compared.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def is_message(event: dict[str, Any]) -> bool:
 
 
 def publish(daemon: DaemonProcess, events: Sequence[dict[str, Any]], file: Path) -> None:
-    """Publish events from a file with the command line; return once they are memories."""
+    """Publish events from a file through the command line; return once they are memories."""
     file.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
     summary = document("publish", str(file), "--wait", "--data-dir", str(daemon.data_dir))
     assert (summary["acknowledged"], summary["rejected"]) == (len(events), 0)
 
 
 def blocks_of_a_week(daemon: DaemonProcess, blocks: Blocks, week: int, file: Path) -> dict[str, Block]:
-    """Publish a week; return the conductor's blocks by the message that caused them."""
+    """Publish a week's events; return the conductor's blocks, keyed by the message that caused them."""
     read = {}
     for events in parts(week):
         publish(daemon, events, file)

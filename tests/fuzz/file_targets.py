@@ -1,6 +1,6 @@
 """Fuzz targets for files and values: journal entries, records, indexes, checkpoints, keys, settings, pages.
 
-Most of them have a checksum, and a fuzzer cannot reach the code behind it. Each input is therefore read twice:
+Most of them have a checksum, which keeps a fuzzer from reaching the code behind it. Each input is therefore read twice:
 unchanged, and as the body of a value with a valid checksum, as a faulty version of this program could have written it.
 """
 

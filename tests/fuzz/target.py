@@ -1,4 +1,4 @@
-"""A fuzz target: a reader of bytes that may raise only our errors, and valid sample inputs."""
+"""A fuzz target: a reader of bytes that may raise only our errors, together with valid sample inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS: tuple[type[Exception], ...] = (RelayError, MemoryAgentError, SonaError)
 
 @dataclass(frozen=True)
 class Target:
-    """`run` raises only for a finding. `samples` are valid inputs, and `form` is the way to mutate them."""
+    """`run` raises only if it finds a fault. `samples` are valid inputs; `form` determines how they are mutated."""
 
     name: str
     run: Callable[[bytes], object]

@@ -37,7 +37,7 @@ class MadeQuery:
 
 
 class MadeVectors(PassageEmbedder):
-    """A passage's vector is the sum of its words' random vectors, so texts with common words are similar."""
+    """A passage's vector is the sum of its words' random vectors, so texts that share words are similar."""
 
     def __init__(self, ndim: int = 32, words: str = "signs-1", model: str = "made", runtime: str = "none") -> None:
         """Without `words`, embed only the first passage of a text."""

@@ -101,7 +101,7 @@ def test_a_client_made_before_the_first_daemon_learns_its_token(tmp_path: Path) 
 
 
 def test_clients_do_not_contact_the_port_of_a_killed_daemon(tmp_path: Path) -> None:
-    """Another program may now use the port, even while a command locks the folder like a daemon."""
+    """Another program may now use the port, even while a command locks the folder as a daemon would."""
     layout = Layout(tmp_path)
     layout.create()
     layout.http.write_text("http://127.0.0.1:1\n")

@@ -354,7 +354,7 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_machines_makes_rows(full_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both parts share two machines, and `full_daemon` is the single machine: each start of Ray takes 3 to 8 s."""
+    """Both parts share two machines, and `full_daemon` is the single one, since each Ray start takes 3 to 8 s."""
     fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=2, stored=5, events=5, recalls=2, turns=1)
     with nodes.cluster_daemon() as cluster, nodes.joined_machine(*cluster) as node:
         monkeypatch.setattr(nodes, "temporary_daemon", partial(own_if_light, full_daemon))
@@ -421,7 +421,7 @@ with filled_store(250) as store:
 
 
 def _in_a_process_of_its_own(program: str) -> str:
-    """Return the last line that a program prints, in a separate process: a process can start Ray only once."""
+    """Run a program in a new process, because Ray can start only once in each; return the last line that it prints."""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()[-1]
@@ -430,8 +430,8 @@ def _in_a_process_of_its_own(program: str) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_hosts_makes_rows() -> None:
-    """Makes few calls, recalls and events. The daemon with a single host runs without Ray. Checks only that figures
-    exist.
+    """Measures only a few calls, recalls and events. The daemon with a single host runs without Ray. Checks only that
+    figures exist.
     """
     rows = {row.figure: row for row in all_rows({"hosts": json.loads(_in_a_process_of_its_own(_FEW_HOSTS))})}
     assert {"hosts, empty call by socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)

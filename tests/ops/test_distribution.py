@@ -1,4 +1,4 @@
-"""Test that the wheel works in a new environment with only its dependencies: no Ray, extras or files of the clone."""
+"""Test that the wheel works in a new environment with only its dependencies: no Ray, extras or files from the clone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test how often the simulated signals are right, and that the controls are not."""
+"""Test how often the simulated signals are right, and that the controls are not better than chance."""
 
 from __future__ import annotations
 

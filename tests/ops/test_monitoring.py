@@ -58,7 +58,7 @@ Change = tuple[str, dict[str, str], str]
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[Series, float]]:
-    """The figures of a daemon. The figures of its disk and of its parts (which run in its process here) are made up."""
+    """The figures of a daemon. The figures for its disk and its parts (which run in its process here) are invented."""
     with gateway_in_new_folder() as served, closing(HttpCaller(served.http, served.token)) as caller:
         assert (caller.post("owner", {"run_id": "r"}).status, caller.post("run_end", {"run_id": "r"}).status) == (
             200,
@@ -177,7 +177,7 @@ def test_alerts_fire_for_their_causes_and_only_then(page: dict[Series, float], t
 
 
 def case(page: dict[Series, float], firing: set[str], changes: list[Change]) -> dict[str, Any]:
-    """Return a test of promtool: the scraped figures stay as they are, except for the changed ones."""
+    """Return a promtool test in which the scraped figures stay constant, except those in `changes`."""
     used = {name for rule in rules() for name, _ in selectors(rule["expr"])}
     values = {series: f"{value}x{MINUTES}" for series, value in page.items() if series[0] in used}
     values["up", ()] = f"1x{MINUTES}"

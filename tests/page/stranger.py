@@ -19,7 +19,7 @@ class Stranger:
 
 @contextmanager
 def another_program(body: bytes, port: int = 0) -> Iterator[Stranger]:
-    """Answer every request to a port of this machine with `body`."""
+    """Answer every request to one port of this machine with `body`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

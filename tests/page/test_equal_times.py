@@ -16,7 +16,7 @@ from tests.page.timelines import WITHOUT_MODEL, import_messages
 
 EQUAL = 1_400
 BEFORE = AFTER = 300
-"""The numbers of newer and older memories."""
+"""How many memories are newer, and how many are older."""
 _SCROLL = """([place, total]) => {
   const list = document.querySelector(".list");
   list.scrollTop = (place / total) * list.scrollHeight;
@@ -30,7 +30,7 @@ _ROWS = """() => [...document.querySelectorAll("[role=option]")].map(row =>
 
 
 def times(before: int, equal: int, after: int) -> list[datetime]:
-    """Return one time, repeated, between newer and older times an hour apart; newest first."""
+    """Return, newest first, times an hour apart, with one of them repeated."""
     now = datetime.now(UTC)
     found = [now - timedelta(hours=hours) for hours in range(before)]
     found += [now - timedelta(hours=before)] * equal
@@ -48,7 +48,7 @@ def importing_daemon() -> Iterator[DaemonProcess]:
 
 
 def look_at(tab: Tab, place: int, total: int) -> dict[int, int]:
-    """Scroll to a place; return the numbers of the rows there, by index."""
+    """Scroll to a position; return the number of each row shown there, by index."""
     tab.evaluate(_SCROLL, [place, total])
     tab.page.wait_for_function(_LOADED, arg=place)
     return dict(tab.evaluate(_ROWS))

@@ -22,7 +22,7 @@ SECRET = "The vault is behind the bookshelf"
 
 @pytest.fixture(scope="module")
 def remembered(filled_daemon: Filled) -> Filled:
-    """A daemon that has a memory of sam's."""
+    """A daemon that stores one memory of sam's."""
     with MemoryClient("sam", data_dir=filled_daemon.data_dir) as client:
         client.remember(SECRET)
     return filled_daemon

@@ -70,7 +70,7 @@ def test_publishing_into_a_full_window(broker: Broker) -> None:
 
 
 def test_publishing_onto_the_disk(data_dir: Path, tmp_path: Path) -> None:
-    """The disk contains every published event, and possibly the event that was being published at the interrupt."""
+    """The disk contains every published event, and possibly the event being published when the interrupt occurred."""
     spools = count()
 
     def away() -> Publisher:
@@ -101,7 +101,7 @@ def test_flushing(broker: Broker) -> None:
 
 
 def test_closing_keeps_what_is_in_the_spool(data_dir: Path, tmp_path: Path) -> None:
-    """After a second `close`, the spool can be opened at once and contains every event."""
+    """After a second `close`, the spool can be opened immediately and contains every event."""
     spools: list[Path] = []
 
     def published() -> Publisher:
@@ -139,7 +139,7 @@ def test_closing_without_a_spool_reports_lost_events(data_dir: Path) -> None:
 
 
 def test_requesting_and_reconnecting(broker: Broker) -> None:
-    """Afterwards, the subscriber's next request succeeds, and it can be closed twice."""
+    """Afterwards, the subscriber's next request succeeds, and the subscriber can be closed twice."""
 
     def ask_in_vain(subscriber: Subscriber) -> None:
         with contextlib.suppress(RelayUnavailableError):

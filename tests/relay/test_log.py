@@ -1,4 +1,4 @@
-"""Test that nothing is logged unless an entry point configured the log."""
+"""Test that nothing is logged unless an entry point has configured logging."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ faulthandler.dump_traceback()
 
 
 def rotated(file: Path, most_bytes: int, former: int) -> list[Path]:
-    """Let a process with four threads write 4,000 lines to `file`; return the files, the newest first."""
+    """Let a process with four threads write 4,000 lines to `file`; return the files, newest first."""
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
         subprocess.run(
             [sys.executable, "-c", ROTATING, str(file), str(most_bytes), str(former)], stderr=log, check=True
@@ -121,6 +121,6 @@ def test_standard_error_that_is_another_file_is_not_rotated(tmp_path: Path) -> N
 
 
 def test_a_log_whose_folder_is_full_goes_on_in_the_same_file(tmp_path: Path) -> None:
-    (tmp_path / "daemon.log.new").mkdir()  # the next file cannot be made
+    (tmp_path / "daemon.log.new").mkdir()  # the next file cannot be created
     (file,) = rotated(tmp_path / "daemon.log", 20_000, 2)
     assert file.read_text().count("native") == 2_000

@@ -76,8 +76,8 @@ def lines(file: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_nothing_of_60_secrets_in_other_sentences_is_left(seed: int) -> None:
-    """The author of the file had read the table, which at that time found 48 of 60 (decision 0005). The missing formats
-    were added.
+    """The author of the file had read the table, which at that time found 48 of 60 (decision 0005). The formats that it
+    had missed were added.
     """
     missed = [one.text for one in made_up_secrets(seed, "held_out_secrets.jsonl") if not nothing_is_left(one)]
     assert missed == []
@@ -90,8 +90,8 @@ def test_hard_lines_that_hold_no_secret_are_left_alone(file: str) -> None:
 
 
 def test_the_documented_share_of_held_out_secrets_is_found() -> None:
-    """Secrets of other issuers and flags of other tools estimate the share of unknown formats that is found. If the
-    table is ever tuned on this file, write a new file.
+    """Secrets of other issuers and flags of other tools show what share of unknown formats is found. If the table is
+    ever tuned on this file, write a new file.
     """
     found = [nothing_is_left(one) for seed in range(100, 120) for one in
              made_up_secrets(seed, "second_held_out_secrets.jsonl")]  # fmt: skip
@@ -173,7 +173,7 @@ def test_masking_is_idempotent(parts: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def every_pattern() -> Masker:
-    """A masker that searches every text for every pattern, even if none of its literals occurs."""
+    """A masker that searches every text for every pattern, even for patterns whose literals do not occur in it."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             masking, "FORMATS", tuple(one._replace(literals=("",), at_literal=False) for one in secret_patterns.FORMATS)

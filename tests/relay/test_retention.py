@@ -1,4 +1,4 @@
-"""Test retention by age and size: deletions are reported, and pass the slowest consumer only if a setting allows it."""
+"""Test retention by age and size: deletions are reported, and overtake the slowest consumer only if allowed to."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _filled_once(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -
 
 @pytest.fixture
 def filled(tmp_path: Path, _filled_once: Path) -> Path:
-    """The closed folder of user alice in a data folder, with a saved graph."""
+    """The folder of user alice, not in use, in a data folder; its graph is saved."""
     folder = tmp_path / "data" / "users" / "alice"
     shutil.copytree(_filled_once, folder)
     return folder

@@ -1,4 +1,4 @@
-"""Test that commands only present results: decisions and changes of files are public calls to lower packages."""
+"""Test that commands only present results: public calls into lower packages make decisions and change files."""
 
 from __future__ import annotations
 

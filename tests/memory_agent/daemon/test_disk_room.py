@@ -100,7 +100,7 @@ def test_users_leave_a_node_with_a_full_disk_without_losses_until_it_has_room(
 
 @contextmanager
 def largest_file(size_bytes: int) -> Iterator[None]:
-    """Prevent this process from writing larger files, like a quota."""
+    """Prevent this process from writing larger files, as a quota would."""
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, usual[1]))
     try:

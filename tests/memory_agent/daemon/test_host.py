@@ -82,7 +82,7 @@ def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) 
         for one in asking:
             one.result()
     assert all("closed" in failure for failure in failures)
-    assert len(failures) <= 10 * 4  # at most one failure per thread and failure of the store
+    assert len(failures) <= 10 * 4  # each failure of the store fails at most one call per thread
 
 
 def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: MemoryHost) -> None:
@@ -192,7 +192,7 @@ def test_a_destroyed_key_closes_only_that_user(tmp_path: Path, embedder: RemoteE
     KeyRing(tmp_path / "keys").destroy("alice")
     KeyRing(tmp_path / "keys").destroy("bob")
     host.keep_up(NOW)
-    assert list(host._memories) == ["carol"]  # idle users are closed too
+    assert list(host._memories) == ["carol"]  # idle users' memories are closed too
     for ask in (stats, ingest, remember):
         with pytest.raises(EncryptionKeyMissingError):
             ask(host, "alice")

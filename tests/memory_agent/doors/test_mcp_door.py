@@ -270,7 +270,7 @@ def test_shared_items_are_found_only_on_request_and_can_be_rated(served: Served,
             assert text.splitlines().count("</recalled_memories>") == 1
             assert "| Call rate_shared with rating 1" in text.splitlines()
         nothing = call(caller, "search_shared", reader, query=QUESTION, content_types=["app"])
-        assert (nothing["items"], nothing["text"]) == ([], "No shared item is relevant to this.")
+        assert (nothing["items"], nothing["text"]) == ([], "No relevant shared items were found.")
         assert call(caller, "rate_shared", reader, item_id=id, rating=1)["raters"] == 0
         assert call(caller, "rate_shared", "?user_id=sharer", item_id=id, rating=1)["code"] == "invalid_input"
         for wrong in ({"item_id": id}, {"item_id": id, "rating": 2}, {"item_id": "x", "rating": 1}):

@@ -1,4 +1,4 @@
-"""Test which backups and exports a receipt lists."""
+"""Test the list of backups and exports in a receipt."""
 
 from __future__ import annotations
 

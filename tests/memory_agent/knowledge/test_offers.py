@@ -42,7 +42,7 @@ def offer(
 
 
 def shown(world: World, user: str = "reader", *groups: str) -> list[GlobalRecord]:
-    """Return the items that a user finds, after upkeep."""
+    """Run upkeep, and return the items that a user then finds."""
     world.shared.expire()
     return [found.item for found in world.found(user, QUESTION, *groups).values()]
 
@@ -513,7 +513,7 @@ steps = st.one_of(
 
 @dataclass
 class Model:
-    """A model of each user's offers with their spelling, and of the items with their spelling and offerers."""
+    """A model of each user's offers with their spelling, and of the items with their spelling and who offered them."""
 
     offers: dict[tuple[str, str], str] = field(default_factory=dict)
     items: dict[str, tuple[str, set[str]]] = field(default_factory=dict)

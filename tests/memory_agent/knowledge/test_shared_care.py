@@ -334,7 +334,7 @@ def test_a_restore_of_the_store_alone_leaves_no_event_of_what_was_taken_away_sin
         make_backup(world.data_dir, backup, world.settings, now(), quiet)
     gone = world.published("ann", "Staging needs a permit")
     followers.announce()
-    world.user("ann").shared.unpublish(gone.id)  # before the announcement, the backup's log is restored
+    world.user("ann").shared.unpublish(gone.id)  # the backup's log is restored before the announcement
     assert gone.id.encode() in followers.bytes_of_the_journal()
     with world.closed():
         restore_user(backup, world.data_dir, SHARED_USER, world.settings, now(), quiet, replace=True)

@@ -1,6 +1,7 @@
 """Queries that contain a date, with the date's span, and queries that only seem to contain a date.
 
-The reference time is a Wednesday afternoon in UTC. `since` is inclusive, `until` is exclusive, and None is open.
+The reference time is a Wednesday afternoon in UTC. `since` is inclusive, `until` is exclusive, and None means
+unbounded.
 """
 
 from __future__ import annotations

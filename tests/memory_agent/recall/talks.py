@@ -68,7 +68,7 @@ class Talk(NamedTuple):
     turns: list[Turn]
 
     def around(self, slot: int, reach: int, passing: set[int]) -> list[int]:
-        """Return the slots in `passing` that are within `reach` places of `slot` in the same session."""
+        """Return the slots in `passing` that are within `reach` positions of `slot` in the same session."""
         turn = self.turns[slot]
         if turn.session is None:
             return [slot]
@@ -148,7 +148,7 @@ def asked_of(
 
 
 def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
-    """Return a query's vectors like a model, but without word vectors if `info.words` is empty."""
+    """Return a query's vectors as a model would, but without word vectors if `info.words` is empty."""
     distinct = tuple(dict.fromkeys(said)) if info.words else ()
     vectors = np.array([word_vector(word) for word in distinct], dtype=np.float16).reshape(-1, NDIM)
     return QueryVector(text_vector(said, 999), info.stamp, distinct, vectors, info.words_stamp)

@@ -1,4 +1,4 @@
-"""Late interaction and relevance equal a word-by-word computation over the memories that pass the filter."""
+"""Late interaction and relevance match a word-by-word computation over the memories that pass the filter."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def met(word: str, turn: Turn, *, compared: bool) -> float:
 
 
 def likeness(word: str, turn: Turn) -> float:
-    """Return the similarity of `word` to a turn's nearest word, by vectors only."""
+    """Return the similarity of `word` to a turn's nearest word, using only vectors."""
     return float((np.where(signs_of(turn), 1.0, -1.0) @ word_vector(word).astype(np.float64)).max() / np.sqrt(NDIM))
 
 
@@ -58,7 +58,7 @@ def nearness(word: str, turn: Turn, *, compared: bool) -> float:
 
 
 def is_known(turn: Turn) -> bool:
-    """Whether a turn's words can be compared. A turn without words is similar to no word."""
+    """Whether a turn's words can be compared. A turn without words has no similarity to any word."""
     return not (turn.words or turn.padding) or (turn.has_words and len(signs_of(turn)) > 0)
 
 
@@ -156,7 +156,7 @@ def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: l
 @given(talks, queries, st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_memories_outside_the_filter_do_not_affect_any_score(said: list[Turn], words: list[str], asks: bool) -> None:
-    """The vectors, words and questions of filtered memories affect no score, except through the rarity of words."""
+    """The vectors, words and questions of filtered-out memories affect scores only through the rarity of words."""
     other = [
         turn._replace(is_asking=not turn.is_asking, length=turn.length // 2) if turn.is_hidden else turn
         for turn in said

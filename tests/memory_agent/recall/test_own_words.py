@@ -32,7 +32,7 @@ def ago(minutes: float, now: datetime = NOW) -> str:
 
 
 def said(event_id: str, minutes_ago: float, text: str = ASKED, **fields: Any) -> dict[str, Any]:
-    """Return the event of a user's message some minutes ago, by default without a session."""
+    """Return the event of a message that a user sent some minutes ago, by default without a session."""
     fields = {"session_id": None} | fields
     return message(0, text, event_id=event_id, timestamp=ago(minutes_ago), **fields)
 
@@ -136,7 +136,7 @@ def test_a_report_in_the_words_of_the_query_is_an_answer(memory: Memory) -> None
 
 
 def test_an_echo_is_recognised_by_its_stored_text(tmp_path: Path, embedder: Embedder) -> None:
-    """The stored text is masked and truncated. Case, white space and courtesies are ignored, as for duplicates."""
+    """The stored text is masked and truncated. Case, white space and polite phrases are ignored, as for duplicates."""
     secret = "https://ann:" + "hunter2" + "@db.example.com"
     long = "The backup log says: " + "disk full, " * 1_000
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:

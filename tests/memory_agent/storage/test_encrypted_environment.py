@@ -1,4 +1,4 @@
-"""An encrypted environment works like a plain one, but its file reveals nothing. Neither kind opens as the other."""
+"""An encrypted environment works like a plain one, but its file reveals nothing. Neither opens as the other kind."""
 
 from __future__ import annotations
 
