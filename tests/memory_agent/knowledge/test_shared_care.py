@@ -171,7 +171,7 @@ def test_a_restore_after_which_the_user_returned_keeps_both_apart(world: World, 
 
 
 def test_the_next_opening_deletes_blobs_without_an_item(world: World, items: dict[str, GlobalRecord]) -> None:
-    """The store is restored by copying its files, with the history of this folder."""
+    """The store is restored by copying its files; this folder's history is kept."""
     copy = world.data_dir.with_name("copy")
     with world.shared._archive.batch() as batch:
         batch.set_blob("shared:file:" + "0" * 32, b"left over")
