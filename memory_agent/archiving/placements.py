@@ -20,7 +20,7 @@ from relay.disk import add_checksum, verify_checksum, write_private
 
 PLACEMENT_FILE = "placement.json"
 EPOCHS_OF_ARCHIVE = 1_000_000
-"""The number of archive epochs for each epoch of a placement. Each opening of the files uses one archive epoch."""
+"""The number of archive epochs per placement epoch. Each opening of the files uses one archive epoch."""
 
 
 class Placements:
@@ -75,7 +75,7 @@ class Placements:
         self._unsaved.discard(user_id)
 
     def forget_erased(self, user_id: str) -> None:
-        """Like `forget`, for a user who is being erased. A user created with this id later gets a later epoch."""
+        """Like `forget`, for a user who is being erased. If this id is used again later, it gets a later epoch."""
         self._least_epoch = max(self._least_epoch, self.of(user_id).epoch + 1)  # moves may advance it past the clock
         self.forget(user_id)
 

@@ -252,7 +252,7 @@ def _restored(
 
 @contextmanager
 def _exclusive(data_dir: Path, users: Iterable[str]) -> Iterator[None]:
-    """Hold the data folder exclusively. A folder created by this call is removed after a failure."""
+    """Hold the data folder exclusively. If the call fails, a folder that it created is removed."""
     layout = Layout(data_dir)
     is_new = not data_dir.exists()
     try:
@@ -280,7 +280,7 @@ def _staged(
     now: datetime,
     report: Report,
 ) -> Iterator[Path]:
-    """Hold the data folder; copy the parts to a folder next to the stores, check them and encrypt them. Durable."""
+    """Lock the data folder; copy the parts to a folder next to the stores, then check and encrypt them. Durable."""
     require_keys(settings.encryption, data_dir)
     stage = data_dir / STAGE
     with _exclusive(data_dir, users):

@@ -47,7 +47,7 @@ def cells() -> None:
 @_file
 @options_where_user(ONLY)
 def list_users(target: Target, file: Path) -> None:
-    """Show the cell that FILE chooses for each user of the data folder, or for --user.
+    """Show the cell to which FILE assigns each user of the data folder, or --user.
 
     \b
     Examples:
@@ -66,7 +66,7 @@ def list_users(target: Target, file: Path) -> None:
 @click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path))
 @options_where_user(UNUSED)
 def take(target: Target, file: Path, name: str, backup: Path) -> None:
-    """Restore into this data folder the users of BACKUP whom FILE assigns to the cell NAME. BACKUP is from another
+    """Restore the users of BACKUP whom FILE assigns to the cell NAME into this data folder. BACKUP is from another
     cell.
 
     Stop the daemon of this data folder first. Users who have memories here, or were erased here after the backup, are
@@ -136,7 +136,7 @@ def drop(context: click.Context, target: Target, file: Path) -> None:
 
 
 def _is_same(there: MemoryClient, here: MemoryClient) -> bool:
-    """Whether both clients reach the same daemon. Asks again if `here` was restarted in between."""
+    """Whether both clients reach the same daemon. Repeats the check if `here` was restarted in the meantime."""
     while True:
         before, since_s = here.status(), time.monotonic()
         other, elapsed_s = there.status(), time.monotonic() - since_s

@@ -140,8 +140,9 @@ def assign(target: Target, names: tuple[str, ...], person: str | None, no_person
     """Set the person who holds the keys NAMES and all other keys of the same users. To rename a person, assign the keys
     to the new name.
 
-    In the figures of shared items, all users of a person have one vote. This also applies to earlier votes. The figures
-    change at the next upkeep, and are withheld if too few other users remain. The keys' permissions do not change.
+    In the figures of shared items, all users of a person share one vote. This also applies to earlier votes. The
+    figures change at the next upkeep, and are withheld if too few other users remain. The keys' permissions do not
+    change.
 
     \b
     Examples:

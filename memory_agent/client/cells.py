@@ -1,4 +1,4 @@
-"""Spreads users over several daemons (cells): finds the cell of a user, and publishes to all cells.
+"""Distributes users across several daemons (cells): finds the cell of a user, and publishes to all cells.
 
 A user's cell is the one with the greatest XXH3 hash (64 bits, unsigned, seed 0) of the cell's name, a zero byte and the
 user id. Adding an nth cell moves about 1/n of the users to the new cell, and moves no other users. Weights were
@@ -74,8 +74,8 @@ class Cells:
         self.by_name = dict(cells)
 
     def name_of(self, user_id: object) -> str:
-        """Return the name of a user's cell. Raises `InvalidInputError` for `system` and `shared-knowledge`, which each
-        cell has.
+        """Return the name of a user's cell. Raises `InvalidInputError` for `system` and `shared-knowledge`, which exist
+        in every cell.
         """
         if not isinstance(user_id, str) or not user_id.isascii() or user_id in ("", SYSTEM_USER, SHARED_USER):
             raise InvalidInputError("user_id", "must name a user of one cell; or use a cell's data folder or endpoint")
@@ -101,7 +101,7 @@ def read_cells(file: Path | str) -> Cells:
 
 
 class CellPublisher:
-    """Publishes each event to its user's cell. Use it in one thread, and close it.
+    """Publishes each event to its user's cell. Use it in one thread only, and close it.
 
     An event of `system` is published to the cell of the user in its field `on_behalf_of`. With `spool`, which contains
     a folder for each cell, an unresponsive cell does not delay events for other cells.
@@ -112,8 +112,8 @@ class CellPublisher:
     """
 
     def __init__(self, cells: Cells, spool: Path | None = None) -> None:
-        """Send the events that an earlier process left in `spool`. Raises `SettingsError` if they were for other cells,
-        and the errors of `Publisher`.
+        """Send the events that an earlier process left in `spool`. Raises `SettingsError` if those events are for other
+        cells, and any error that `Publisher` raises.
         """
         self._cells, self._spool = cells, spool
         self._publishers: dict[str, Publisher] = {}

@@ -18,7 +18,7 @@ _UNBALANCED = 2.0
 
 @dataclass
 class Seat:
-    """The host of an awake user. `is_apart`: whether the user has a fixed host, and always stays awake."""
+    """The host of an awake user. `is_apart`: whether the user has a fixed host and always stays awake."""
 
     host: str
     dedicated: bool
@@ -35,12 +35,12 @@ class Directory:
 
     On each node, the first users to wake, up to `dedicated_limit`, get a dedicated host each; all other users share
     `shared_hosts` hosts. A waking user gets the host with the fewest busy users. Ties are broken by the number of
-    users, then by rendezvous hashing. With hashing alone, some of eight users on eight hosts would share one host
-    in 99.8 % of cases.
+    users, then by rendezvous hashing. With hashing alone, at least two of eight users would share one of eight
+    hosts in 99.8 % of cases.
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
-        """`shared_hosts` is at least 1. `apart` maps some users to fixed hosts; these users count towards no limit."""
+        """`shared_hosts` is at least 1. `apart` maps some users to fixed hosts; these do not count towards limits."""
         self._apart = apart
         self._dedicated_limit = dedicated_limit
         self._shared = tuple(f"shared-{number}" for number in range(shared_hosts))
@@ -107,8 +107,8 @@ class Directory:
         return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
 
     def misplaced(self, now_s: float) -> str | None:
-        """Return a busy user who shares a host with other busy users, if another shared host has no busy users; or
-        None.
+        """Return a busy user who shares a host with other busy users, while another shared host has none; otherwise,
+        return None.
         """
         busy = self._busy(now_s)
         if all(busy[host] for host in self._shared):
@@ -143,7 +143,7 @@ def _on(node: str, host: str) -> str:
 def chosen_node(user_id: str, former: str | None, nodes: Mapping[str, int], awake: Mapping[str, int]) -> str:
     """Return the node for a user who wakes: `former`, or the node with the fewest awake users per core.
 
-    A user leaves `former` only if that node is not up, or has many more awake users per core than another node.
+    A user leaves `former` only if that node is down, or has many more awake users per core than another node.
 
     >>> chosen_node("alice", HOME, {HOME: 2, "big": 16}, {HOME: 3, "big": 4})
     ''

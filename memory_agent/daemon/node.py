@@ -1,4 +1,4 @@
-"""The process of `memory-agent join`: a machine's embedder and its part of the daemon's Ray.
+"""The process of `memory-agent join`: a machine's embedder and its part of the daemon's Ray cluster.
 
 The process joins again if Ray or the daemon ends and restarts. On SIGTERM, it leaves the cluster: the daemon moves the
 users to other machines before the processes end. If it is killed, its child processes and hosts end too.
@@ -97,7 +97,7 @@ def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> N
 
 
 def require_ring(grant: JoinGrant, data_dir: Path) -> None:
-    """Check that this machine reaches the daemon's encryption keys, and store their ring for its hosts."""
+    """Check that this machine can access the daemon's encryption keys, and store their ring for its hosts."""
     if grant.ring:
         write_private(ring_file(data_dir), grant.ring)
     else:

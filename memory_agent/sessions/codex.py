@@ -190,7 +190,7 @@ def _own_text(payload: _Payload) -> tuple[str, list[Left]]:
 
 
 def _kinds(payload: _Payload) -> Sequence[str]:
-    """Older versions of the client do not write kinds."""
+    """Older versions of the client do not record kinds."""
     noted = payload.internal_chat_message_metadata_passthrough
     kinds = noted.get("content_item_kinds") if isinstance(noted, dict) else None
     return [str(kind) for kind in kinds] if isinstance(kinds, list) else []

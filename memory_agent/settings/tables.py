@@ -95,7 +95,7 @@ AnyEmbedder = EmbedderSettings | OllamaEmbedder | OpenAIEmbedder | GeminiEmbedde
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One user's records. The LMDB map is sparse: it bounds the store but does not reserve disk space."""
+    """One user's records. The LMDB map is sparse: it limits the store's size but does not reserve disk space."""
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20)] = 16 << 30
     reserve_bytes: NonNegative = 4 << 20

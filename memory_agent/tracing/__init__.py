@@ -59,7 +59,7 @@ def find_export_problem(settings: TracingSettings) -> str:
 
 
 def start_tracing_if_possible(settings: TracingSettings) -> None:
-    """Like `start_tracing`, but only log errors in the settings, for processes that must run even without traces."""
+    """Like `start_tracing`, but settings errors are only logged; for processes that must run even without traces."""
     try:
         start_tracing(settings)
     except SettingsError as error:

@@ -25,7 +25,7 @@ OPERATIONS = {
     "forget_session": "delete_memory",
     "erase": "delete_memory",
 }
-"""OpenTelemetry's names of memory operations (`gen_ai.operation.name`), by verb. Other verbs have none."""
+"""OpenTelemetry's names for memory operations (`gen_ai.operation.name`), by verb. Other verbs have none."""
 STORE, RECORD, COUNT = "gen_ai.memory.store.id", "gen_ai.memory.record.id", "gen_ai.memory.record.count"
 OPERATION, ERROR = "gen_ai.operation.name", "error.type"
 
@@ -149,7 +149,7 @@ _received: ContextVar[str] = ContextVar("traceparent", default="")
 
 
 def code_of(error: BaseException) -> str:
-    """Return an error's code, else the name of its type, but never its text, which may quote a caller's data."""
+    """Return an error's code or, if none, its type's name, but never its text, which may quote a caller's data."""
     return str(getattr(error, "code", type(error).__name__))
 
 

@@ -38,7 +38,7 @@ class Verb:
 
     `name` is the verb's name on the wire; `method` is the dotted name of its method in `Memory` and in every client.
     `scope` is the scope that a key needs, or None for verbs that only the daemon itself calls. If the answer is lost,
-    `repeat` defines whether the request may be sent again; if it may not, `when_lost` describes the outcome. `about`
+    `repeat` determines whether the request may be sent again; if it may not, `when_lost` describes the outcome. `about`
     defines which users the key must cover: the request's user, each user named in the parameters, or all users.
     `answered_by` is the part of the daemon that handles the verb.
     """
@@ -62,7 +62,7 @@ class Verb:
 
     @property
     def is_inner(self) -> bool:
-        """Whether clients have no method for the verb: the daemon itself or a machine of its cluster calls it."""
+        """Whether clients have no method for the verb, because only the daemon or a machine of its cluster calls it."""
         return self.scope is None or self.about == "cluster"
 
     @property
@@ -70,7 +70,7 @@ class Verb:
         return self.answered_by in ("memory", "memory and journal")
 
     def call(self, arguments: Mapping[str, Any]) -> Call:
-        """Return a call of the verb with these arguments of its method. Raises `InvalidInputError`."""
+        """Return a call of the verb with these arguments to its method. Raises `InvalidInputError`."""
         params = self.params.of(**arguments)
         patience_ms = self.params.patience_ms(arguments)
         return Call(self, params, self.patience_ms if patience_ms is None else patience_ms)

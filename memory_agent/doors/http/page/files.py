@@ -1,5 +1,6 @@
-"""The page's static files. They are read for each request, and need no key. No name refers to a file outside this
-folder (`_NAME`)."""
+"""The page's static files. They are read for each request, which needs no key. No name refers to a file outside this
+folder (`_NAME`).
+"""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""Nothing is loaded from elsewhere, no inline script or style runs, and a stored copy is revalidated before use."""
+"""Nothing is loaded from elsewhere, inline scripts and styles are off, and a stored copy is revalidated before use."""
 _INDEX = "index.html"
-_NAME = re.compile(r"(?:vendor/)?[a-z0-9_-]{1,64}\.(html|js|css|svg)", re.ASCII)  # shorter than a file system permits
+_NAME = re.compile(r"(?:vendor/)?[a-z0-9_-]{1,64}\.(html|js|css|svg)", re.ASCII)  # short enough for any file system
 _MEDIA_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
