@@ -1,8 +1,8 @@
-"""Convert text to token ids with the model's tokenizer file. This is the only file that imports `tokenizers`.
+"""Converts text to token ids with the model's tokenizer file. This is the only file that imports `tokenizers`.
 
 Ids are never padded, because padding takes time and changes int8 results. To bound the cost of huge texts, the first
-passage is limited to `CHARS_PER_TOKEN` characters per token, which is eight times the mean of English prose. All
-passages together are limited to 16 times as many characters.
+passage is limited to `CHARS_PER_TOKEN` characters per token, which is eight times the mean for English prose. All
+passages together are limited to 16 times the length of the first.
 
 Shapes: t tokens.
 """
@@ -35,8 +35,8 @@ Ids = npt.NDArray[np.int32]
 class Tokens:
     """The tokens of a text, without special tokens. Spans and word starts are computed lazily.
 
-    `first` bounds the tokens of the first passage. Only if the tokens are very long is it less than the number that
-    fits in a passage.
+    `first` limits the number of tokens in the first passage. It is less than the number that fits in a passage only if
+    the tokens are very long.
     """
 
     def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
@@ -64,9 +64,10 @@ class WordPiece:
     """The tokenizer of one model. Thread-safe."""
 
     def __init__(self, definition: bytes, max_tokens: int, most_passages: int = 1) -> None:
-        """Load a `tokenizer.json`; passages have at most `max_tokens`, including the two special tokens.
+        """Load a `tokenizer.json`; passages have at most `max_tokens` tokens, including the two special ones.
 
-        Raises `ModelError` for a file that is not a tokenizer with one special token before and one after a text.
+        Raises `ModelError` if the file does not define a tokenizer that adds one special token before and one after
+        each text.
         """
         self._tokenizer = _load(definition)
         self._room = max_tokens - 2
@@ -94,7 +95,7 @@ class WordPiece:
         found = start = self._tokenizer.encode(text[: self._most_chars], add_special_tokens=False)
         if len(text) > self._first_chars:
             start = self._tokenizer.encode(text[: self._first_chars], add_special_tokens=False)
-            found = max(start, found, key=len)  # a run of letters cut at the boundary can add tokens
+            found = max(start, found, key=len)  # cutting a run of letters at the boundary can add tokens
         return Tokens(found, start, self._room)
 
     def share_read(self, text: str, tokens: Tokens, count: int) -> float:
@@ -144,7 +145,7 @@ def _script_of(letter: str) -> str:
 def _load(definition: bytes) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_str(definition.decode())
-    except Exception as error:  # the library raises plain exceptions
+    except Exception as error:  # the library raises bare `Exception`s
         raise ModelError(f"the tokenizer file cannot be read: {type(error).__name__}") from error
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -46,15 +46,15 @@ from memory_agent.records.metadata import values_of
 
 TYPE = "langgraph"
 MOST_SEARCHED = 1_000
-"""If recall cannot apply the filter of a search with a query, this number of best items is filtered."""
+"""If recall cannot apply the filter of a search with a query, the filter is applied to this many of the best items."""
 
 
 class MemoryStore(BaseStore):
-    """A LangGraph store over one user's memory. May be used from any thread, event loop or forked child.
+    """A LangGraph store backed by one user's memory. May be used from any thread, event loop or forked child.
 
     A search with a query is a hybrid recall, which ranks by earlier usefulness and is part of the current run
     (`RunOutcomes`). Other searches return items by last update, newest first. `fields` are the paths of the text to
-    search, as in LangGraph's `IndexConfig`; by default every text of the value. Values must be JSON, and secrets in
+    search, as in LangGraph's `IndexConfig`; by default, every string in the value. Values must be JSON, and secrets in
     them are masked. `ttl` is not supported. Raises the errors of the client. Before executing a batch, raises
     `InvalidInputError` if a value is not JSON.
 
@@ -208,7 +208,7 @@ def _filter(op: SearchOp, **metadata: MetadataValue) -> MemoryFilter:
 
 
 def _pushed_down(wanted: Mapping[str, Any] | None) -> dict[str, MetadataValue]:
-    """A metadata filter supports only equality with a text or a number."""
+    """A metadata filter supports only equality with a string or a number."""
     return {
         key: value
         for key, value in (wanted or {}).items()

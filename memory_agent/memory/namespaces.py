@@ -142,7 +142,7 @@ class Sona:
 
 
 class Sizes(NamedTuple):
-    """The number of memories, the number that wait to be embedded, and the size of all files on disk."""
+    """The number of memories, the number waiting to be embedded, and the size of all files on disk."""
 
     memories: int
     waiting: int
@@ -165,8 +165,8 @@ class Care:
 
         With `vectors`, this drops vectors from a different model and re-embeds all memories in the background; it
         returns how many memories are waiting. `stats().waiting` counts down. Until it is 0, recalls use words and the
-        vectors computed so far. After a restart, a daemon continues by itself; without a daemon, the next call
-        continues. Raises `ModelError` if there is no model, and `InvalidInputError`.
+        vectors computed so far. After a restart, a daemon resumes the work by itself; without a daemon, the next call
+        resumes it. Raises `ModelError` if there is no model, and `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.care.rebuild(), memory.care.rebuild(vectors=True)  # the model has not changed

@@ -76,20 +76,20 @@ class Answer(NamedTuple):
 
 
 class _Occurrences(NamedTuple):
-    """A memory and its duplicates: their number, their first and last time, and the rows of the newest duplicates."""
+    """A memory and its duplicates: their number, their first and last times, and the rows of the newest duplicates."""
 
     number: int
     first_us: int
     last_us: int
     newest: list[int]  # one more than the maximum number of origins
-    failed: int  # failed runs to which these memories or the former requests folded into them belong
+    failed: int  # failed runs that these memories, or the former requests folded into them, belong to
 
 
 def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:
     """Return an answer with the selected candidates (p,) as memories, in the same order.
 
-    Reads each memory once. All reads use one snapshot, which is newer than the search. Omits memories that were deleted
-    after the search and, if there is a filter, memories that were replaced after it.
+    Reads each memory once. All reads use one snapshot, taken after the search. Omits memories that were deleted after
+    the search and, if there is a filter, memories that were replaced after it.
     """
     occurrences = _occurrences(found, search)
     named = [row for place, one in enumerate(occurrences) for row in _named(found, search, place, one)]
@@ -165,7 +165,7 @@ def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int,
     """Return the cosines of the nearest passages (p,), or NaN without a query vector, and offsets (begin, end) by
     place.
 
-    Only a passage that is not the first of its text has offsets.
+    Only passages other than the first of a text have offsets.
     """
     if search.vector is None:
         return np.full(found.slots.shape, np.nan), {}
@@ -184,7 +184,7 @@ def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int,
 
 
 class _Presented(NamedTuple):
-    """Builds the memories of an answer. `of_all` is the part of the explanation that all memories share."""
+    """Builds the memories of an answer. `of_all` is the part of the explanation that is common to all memories."""
 
     found: Candidates
     search: Search
@@ -195,7 +195,7 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences, *, is_marked: bool
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` is for its best passage; `passage` is None if this is the first.
+        """Return the memory at `place`. `cosine` is that of its best passage; `passage` is None if that is the first.
 
         Without `is_marked`, a short text has no highlights yet.
         """
@@ -309,7 +309,7 @@ def _retrieval(cosine: float, bm25: float) -> Retrieval:
 
 
 def _conditions(search: Search) -> dict[str, Any]:
-    """Return the conditions of the query's filter, by field. `spans` lists the query's times if they are conditions."""
+    """Return the conditions of the query's filter, by field. `spans` lists the query's times if they filter results."""
     query = search.query
     conditions = {} if query.filter is None else msgspec.to_builtins(query.filter)
     if query.floor is not None:
@@ -324,7 +324,9 @@ def number(value: float) -> float | None:
 
 
 def note_of(result: RecallResult, query: Query, now: datetime, answer: Answer | None) -> RecallNote:
-    """Return the log entry of a recall: ids and vectors, no text. `answer` is None if no own memories were searched."""
+    """Return the log entry of a recall: ids and vectors, no text. `answer` is None if the user's memories were not
+    searched.
+    """
     route, shown, ranks, boosts = USUAL.route, list[Shown](), list[int](), list[int]()
     if answer is not None:
         route, shown = answer.advice.route, _shown(answer)

@@ -47,11 +47,11 @@ _HOW: dict[Reason | None, str] = {
 _WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
 _LEAST_CHARS = 120  # a longer memory is omitted if less than this fits
 _MOST_SHARED_CHARS = 1_000  # maximum length of another user's text; a body may have up to 16,000
-_NEAR_CHARS = 80  # a line that begins at most this far before a passage is shown from its start
+_NEAR_CHARS = 80  # if a line begins at most this far before a passage, it is shown from its start
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
-_MOST_CHARS_PER_TOKEN = 32  # a longer entry cannot fit; English text has about 4
+_MOST_CHARS_PER_TOKEN = 32  # an entry with more cannot fit; English text has about 4
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
@@ -87,9 +87,9 @@ def context_block(
 
     The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
     last line then states how many runs and memories were omitted. `count_tokens`, such as an embedder's method, is
-    called once per entry, and its results are added. The sum is exact if tokens end at line ends, as in WordPiece.
+    called once per entry, and its results are added up. The sum is exact if no token spans two lines, as in WordPiece.
     Without `count_tokens`, tokens are estimated (`estimate_tokens`). The estimate is never too low for the bundled
-    model, and is at most twice the actual number for English. For a different model, pass its counter. Ages are
+    model, and is at most twice the actual number for English. For a different model, pass its token counter. Ages are
     relative to `now`, which defaults to the current time.
 
     >>> record = memory.remember("Staging needs the VPN")
@@ -159,7 +159,7 @@ class _Entries:
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
-    """Return the part to show of another user's long text, from the matching passage on; None for other texts."""
+    """Return the part to show of another user's long text, from the matching passage onwards; None for other texts."""
     text = memory.record.text
     if memory.tier == "local" or len(text) <= _MOST_SHARED_CHARS:
         return None
@@ -233,7 +233,7 @@ def repeats(memory: RetrievedMemory, now: datetime) -> str:
 
 
 def _seen(memory: RetrievedMemory, now: datetime) -> Iterable[str]:
-    """Yield the other occurrences: the first, the last with its ending, and the newest with each remaining ending."""
+    """Yield the other occurrences: the first, the last with its outcome, and the newest with each other outcome."""
     own = memory.record
     if memory.first_seen is not None and memory.first_seen < own.timestamp:
         yield f"first {age(memory.first_seen, now)}"
@@ -296,7 +296,7 @@ def _share(value: float) -> str:
 
 
 def _author(text: str) -> str:
-    """Return the author's name as shown in a heading. A chosen name is quoted with its unforgeable suffix."""
+    """Return the author's name as shown in a heading. A user-chosen name is quoted, with its unforgeable suffix."""
     if is_pseudonym(text) or is_of_many(text):
         return text
     end = _END_OF_NAME.search(text)
@@ -445,7 +445,7 @@ def _body(memory: RetrievedMemory) -> str:
 
 
 def _titled(memory: RetrievedMemory, text: str) -> str:
-    """Return a text below its title and, for a shared item with a file, the file name as its author wrote it."""
+    """Return a text below its title and, for a shared item with a file, below the file name as its author wrote it."""
     shared = memory.shared
     named = {"title": memory.record.title or ""}
     named["file"] = "" if shared is None or shared.attachment is None else shared.attachment.name
@@ -494,7 +494,7 @@ def _quoted(body: str) -> str:
 
 
 def _words_in(body: str, chars: int) -> str:
-    """Return the whole words in the first `chars` characters. A string too long to be a word may be cut."""
+    """Return the whole words in the first `chars` characters. A string that is too long to be a word may be cut."""
     kept = body[:chars]
     if not body[chars : chars + 1].isspace():
         end = max(kept.rfind(" "), kept.rfind("\n"))
@@ -509,7 +509,7 @@ _NO_PAIR = {
     "t": "bdgjknqwx", "u": "quv", "v": "fghjklmpqtvwxz", "w": "bfhjmpqvwxz", "x": "bcdefghjklmnopqrsuvwz",
     "y": "bcfghjqvwyz", "z": "bcfgjklmnpqrstvwx",
 }  # fmt: skip
-"""For each letter, the letters that begin a new piece when they follow it, as the vocabulary lacks the pair."""
+"""For each letter, the letters that begin a new piece when they follow it, because the vocabulary lacks the pair."""
 
 _WHOLE = frozenset(
     """
@@ -545,9 +545,9 @@ def estimate_tokens(text: str) -> int:
     """Return an upper bound on the number of tokens of `text`. It is at most the sum of the bounds of its lines.
 
     The bound is for WordPiece with BERT's uncased vocabulary, which the bundled model uses. A frequent word counts as
-    one token. Outside sequences of letters, so does each decomposed character (a Hangul syllable has two or three). In
-    a sequence of letters, a piece has a single letter only if it is the first or the last piece, or comes before a pair
-    that the vocabulary does not contain.
+    one token. Outside sequences of letters, each decomposed character does, too (a Hangul syllable has two or three).
+    In a sequence of letters, a piece has a single letter only if it is the first or the last piece, or comes before a
+    pair that the vocabulary does not contain.
     """
     text = _WORD.sub(lambda word: "0" if word[0] in _WHOLE else word[0], unicodedata.normalize("NFD", text).lower())
     runs = _LETTERS.findall(text)

@@ -48,7 +48,7 @@ def check_content(content: SharedContent) -> None:
     if not _POLICY.fullmatch(content.access_policy):
         raise InvalidInputError("access_policy", "must be public, org:NAME or tier:NAME")
     if not isinstance(content.tags, tuple) or len(content.tags) > _MOST_TAGS:
-        raise InvalidInputError("tags", f"must be a list of at most {_MOST_TAGS} texts")
+        raise InvalidInputError("tags", f"must be a list of at most {_MOST_TAGS} strings")
     for tag in content.tags:
         _check_length("tags", tag, _MOST_TAG_CHARS)
     if (file := content.attachment) is not None:
@@ -124,8 +124,8 @@ def author_of_many(users: int) -> str:
 
 
 def is_of_many(name: str) -> bool:
-    """Whether a name has the form of `author_of_many`, the author shown for an item that many users offered. No chosen
-    name can have this form.
+    """Whether a name has the form of `author_of_many`, the author shown for an item that many users offered. No
+    user-chosen name can have this form.
     """
     return _MANY_USERS.fullmatch(name) is not None
 

@@ -18,7 +18,7 @@ from memory_agent.records.memories import MemoryRecord
 Rows = npt.NDArray[np.int64]
 
 Op = Literal["put", "vector", "update", "delete", "reword", "words"]
-OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # as positions are stored, only append
+OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored, so only append
 
 
 class Words(NamedTuple):

@@ -1,4 +1,5 @@
-"""Records which slots have a vector, and computes the nearest cosines, for a user whose index is in another engine.
+"""Records which slots have a vector, and finds the slots nearest to a query, for a user whose index is in another
+engine.
 
 Replaces `passages.PassageVectors`. The engine finds candidates, and their exact cosines are computed from the vectors
 in the store. If few slots pass the filter, all their vectors are read from the store instead, so the search is exact.
@@ -33,7 +34,7 @@ from memory_agent.storage.column import (
 )
 
 _NONE, _ONE, _SEVERAL = 0, 1, 2  # passages with a vector
-_READ_AT_MOST = 1_000  # up to this number, vectors are read from the store instead of searching the engine: 5 ms
+_READ_AT_MOST = 1_000  # up to this many vectors are read from the store (5 ms) instead of being sought in the engine
 _SPARE = 16  # extra candidates, because an engine may round vectors
 _FURTHER = 4  # factor by which the limit grows after a search that found too few slots
 _ERROR = 1e-6  # rounding error of a cosine in float32
@@ -153,8 +154,8 @@ class IndexedView:
     def _nearest(
         self, query: Embedding, limit: int, asked: Mask, where: Where, timeout_s: float | None
     ) -> tuple[Slots, bool]:
-        """Return the nearest slots in `asked`, at least `limit` of them if possible, and whether these are all slots in
-        the index.
+        """Return the nearest slots in `asked`, at least `limit` of them if possible, and whether these are all the
+        slots in the index.
         """
         wanted, until_s = limit + _SPARE, time.monotonic() + (inf if timeout_s is None else timeout_s)
         while True:

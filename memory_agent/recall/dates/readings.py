@@ -15,7 +15,7 @@ from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phra
 from memory_agent.recall.dates.windows import Calendar, Window
 
 _HOMONYMS = word_set("may march mar dec oct sep fall spring")  # in lower case, these are also other words
-_FIGURES_FOLLOW = word_set("mar dec oct sep")  # in another sense, these may precede a number: octal 17 ("oct 17")
+_FIGURES_FOLLOW = word_set("mar dec oct sep")  # these may also precede a number in another sense: octal 17 ("oct 17")
 _NAMES = word_set("april may june august")  # also people's names: "before June left"
 _INSIDE = word_set("in during throughout")  # these words do not precede a person's name
 _WEEKDAY_CHARS = 6  # length of the shortest name that is not abbreviated
@@ -25,11 +25,11 @@ _GOES_ON = compiled(
     r"\s+(?:and|or|but|when|what|who|where|how|which|why|we|i|you|he|she|they|it|the|our|my|your|his|her|their|did|was|"
     r"were|is|are|has|had|does|with|for|by|at|on|about|because|as|already|again|then|so|too)\b"
 )
-"""Words that often follow a time, but rarely a verb or a number."""
+"""Words that often follow a time, but rarely follow a verb or a number."""
 _OWNS = compiled(r"['’]s \w")
 _SENTENCE_BEGINS = compiled(r"(?:\A|[.?!:\n])\s*\Z")
 _NAMES_A_DAY = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
-"""The text before a bare weekday that is a name, not a time."""
+"""The text before a bare weekday that is used as a name, not as a time."""
 _LISTED = compiled(r"\s?,(?: and| or| nor)? | (?:and|or|nor|and/or|&) ")
 _AND = compiled(r"(?:\s?,)? (?:and|or|nor|and/or|&) ")
 _LEFT_OUT = compiled(
@@ -76,7 +76,7 @@ def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int
 
 
 def _listed(text: str, phrases: list[Phrase]) -> list[Phrase]:
-    """Return the first phrase and the phrases that continue its list, which have the same kind and no modifiers."""
+    """Return the first phrase and those that continue its list: phrases of the same kind without modifiers."""
     lead, count = phrases[0].lead, 1
     if lead is not None and lead["direction"]:  # "since March and April" is not a list
         return phrases[:1]
@@ -98,7 +98,7 @@ def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Readin
     """Return the times of a list.
 
     If a phrase counts as a time, so does the next phrase. A year at the end of the list applies to all phrases. A year
-    in the middle does not, since the year of the phrases after it is unknown.
+    in the middle does not apply to all, since the year of the phrases after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
@@ -144,8 +144,9 @@ def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
 
 
 def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False) -> Reading | None:
-    """Return the time that one phrase names. With `counts`, even a weak phrase is a time, since it is in a list of
-    times."""
+    """Return the time that one phrase names. With `counts`, even a weak phrase counts as a time, since it is part of a
+    list of times.
+    """
     if (phrase.is_weak and not (counts or _is_backed(text, phrase))) or _is_doubtful(text, phrase):
         return None
     with suppress(ValueError, OverflowError):
