@@ -68,7 +68,7 @@ class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The relay process. Empty `ingest` and `feed` select socket files below the data folder.
+    """The relay process. Empty `ingest` and `feed` stand for socket files under the data folder.
 
     `listen` and `feed_listen` are additional endpoints, such as `curve+tcp://HOST:PORT` for other machines. Plain PUB
     emitters connect to `pub_bind`, or bind to `pub_connect`. They present no key. If `pub_user` is set, only that

@@ -1,8 +1,8 @@
 """Clusters requests into a given number of clusters (`kmeans`) or by similarity (`average_linkage`).
 
-`kmeans` runs spherical k-means after seeding by k-means++ (Arthur, Vassilvitskii 2007). `average_linkage` (Sokal,
-Michener 1958) merges clusters until no two clusters are similar enough. Clusters are numbered by their first member, so
-labels depend only on the partition.
+`kmeans` runs spherical k-means, seeded by k-means++ (Arthur, Vassilvitskii 2007). `average_linkage` (Sokal, Michener
+1958) merges clusters until no two clusters are similar enough. Clusters are numbered by their first member, so labels
+depend only on the partition.
 
 Shapes: n = points, k = clusters, d = dimensions of an embedding.
 """
@@ -29,8 +29,8 @@ class Clusters:
     """A partition. `assignment`, (n,), is the cluster of each point, or -1 for points that have no weight or are not
     finite.
 
-    `medoids`, (k,), is the row in each cluster with the smallest mean distance to its members. `centres`, (k, d), are
-    unit vectors.
+    `medoids`, (k,), holds, for each cluster, the row with the smallest mean distance to its members. `centres`, (k, d),
+    are unit vectors.
     """
 
     assignment: Rows
@@ -92,7 +92,7 @@ def _points(x: Array | Vector, weights: Sequence[float] | Array | None) -> tuple
 
 def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) -> Array:
     """Draw up to k points, (k, d). The probability is proportional to a point's weight times its squared distance to
-    the points already drawn.
+    the nearest point already drawn.
     """
     chosen: list[int] = []
     squared = np.ones(len(points))

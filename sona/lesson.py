@@ -35,11 +35,12 @@ class Comparison(NamedTuple):
 class Lesson:
     """One recall, the memories used by its run, and the outcome of the run.
 
-    `number` is unique and orders lessons. `query`, (d,), is uncentred and of unit length. `used` holds the numbers of
-    the used memories, and `vectors`, (k, d), holds their unit vectors. `credits`, (k,), is 1 for a memory that was
-    named, and .5 for a memory that was inferred, or named without a choice. `quality` is between 0 and 1; `kind` groups
-    runs with comparable qualities. `contest` is None if rankings were neither interleaved nor compared. `is_counted` is
-    True for only one lesson per run, because several recalls of a run are no more evidence than one.
+    `number` is unique; lessons are ordered by it. `query`, (d,), is uncentred and of unit length. `used` holds the
+    numbers of the used memories, and `vectors`, (k, d), holds their unit vectors. `credits`, (k,), is 1 for a memory
+    that was named, and .5 for a memory that was inferred, or named without a choice. `quality` is between 0 and 1;
+    `kind` groups runs with comparable qualities. `contest` is None if rankings were neither interleaved nor compared.
+    `is_counted` is True for only one lesson per run, because several recalls in a run are no stronger evidence than
+    one.
     """
 
     number: int

@@ -4,7 +4,7 @@ The baseline of a kind is b = (6*.6 + sum q)/(6 + n), clipped to [.5, .8]. The w
 - b), 0, 1) * credit. Failures have weight 0.
 
 Qualities are stored as integer thousandths, because sums of floats depend on the order of addition and cannot be undone
-exactly. Individual qualities are not stored, so remove only qualities that were added.
+exactly. Individual qualities are not stored, so the caller must remove only qualities that were added.
 """
 
 from __future__ import annotations

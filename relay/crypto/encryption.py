@@ -33,7 +33,7 @@ class Form(NamedTuple):
 
 
 ROWS = Form(None, is_checked=True)  # a checksum covers the numeric key
-OURS = Form(None)  # keys that are names defined by the program
+OURS = Form(None)  # the keys are names that the program defines
 NAMES = Form(0)
 PLACES = Form(_LONGEST_PLACE)  # a letter, eight bytes with a time, number or row, and then a name
 ROWS_OF_NAMES = Form(0, is_sealed=False)

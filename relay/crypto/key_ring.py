@@ -1,8 +1,8 @@
 """The encryption keys of users: one file per user, mode 0600, in a folder separate from the data.
 
-A key is 256 random bits, durable before its first use. The data folder and its backups contain no copy, so `destroy`
-makes all data of the user unreadable. The data folder records the id of its ring's system key (`read_ring`), so that no
-second ring is created when the ring's folder is not mounted.
+A key is 256 random bits, and is durable before its first use. The data folder and its backups contain no copy, so
+`destroy` makes all data of the user unreadable. The data folder records the id of its ring's system key (`read_ring`),
+so that no second ring is created when the ring's folder is not mounted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class KeyRing:
     """
 
     def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
-        """`data_dir`: the folder encrypted with these keys. If set, no keys are created unless it records this ring."""
+        """`data_dir`: the folder encrypted with these keys. If set, keys are created only if it records this ring."""
         self.folder = folder
         self._data_dir = data_dir
         self._guard = threading.Lock()
@@ -158,7 +158,7 @@ class KeyRing:
         """Overwrite and remove a user's key; return False if there was none. Durable on return.
 
         If the process is killed before the file is removed, the overwritten file remains, but is treated as missing.
-        Only a copy of the folder can restore the key. Old disk blocks may still contain its bytes. Raises
+        The key can be restored only from a copy of the folder. Old disk blocks may still contain its bytes. Raises
         `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
@@ -310,7 +310,7 @@ def _stays(path: str, file_id: _FileId) -> bool:
 
 
 def ring_file(data_dir: Path) -> Path:
-    """Return the file of a data folder that identifies its ring. Backups need a copy of it.
+    """Return the file of a data folder that identifies its ring. Include it in every backup.
 
     >>> ring_file(Path("data"))
     PosixPath('data/encryption')

@@ -97,7 +97,7 @@ def _line(content: bytes) -> bytes:
 
 
 def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
-    """Create the data file of an environment in `path` with `make` unless it exists. Durable on return.
+    """Create an environment's data file in `path` by calling `make`, unless it exists. Durable on return.
 
     LMDB writes the first two pages in place, and cannot open a file that contains only one of them. Therefore, `make`
     writes into a temporary folder, and the complete file is then moved into place. Raises `OSError`, and any error that

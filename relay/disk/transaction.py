@@ -214,7 +214,7 @@ class Transaction:
 
 
 class EncryptedTransaction(Transaction):
-    """A transaction whose keys and values are encrypted on disk and plain for callers."""
+    """A transaction whose keys and values are encrypted on disk but plaintext to callers."""
 
     def __init__(
         self,

@@ -15,11 +15,11 @@ _IGNORECASE = int(re.IGNORECASE)  # using an int instead of the enum saves 1 us 
 
 
 class SecretFormat(NamedTuple):
-    """One kind of secret. If a match has the group `secret`, only this group is masked, else the whole match.
+    """One kind of secret. If a match has the group `secret`, only this group is masked; otherwise, the whole match is.
 
-    With `at_literal`, a match starts at one of the literals. The literals of a pattern that ignores case are in lower
-    case. `masking.looks_secret` checks the matches of rows that are not `strict`. `check` returns whether a match has
-    valid check digits.
+    With `at_literal`, a match starts at one of the literals. If a pattern ignores case, its literals are in lower case.
+    `masking.looks_secret` checks the matches of rows that are not `strict`. `check` returns whether a match has valid
+    check digits.
     """
 
     kind: str
@@ -78,7 +78,7 @@ def _token(kind: str, prefixes: str, rest: str, *, start: str = _WORD) -> Secret
 
 
 def _after(kind: str, prefixes: str, secret: str) -> SecretFormat:
-    """Return the format of a secret after one of the prefixes, which are not masked."""
+    """Return the format of a secret that follows one of the prefixes; these are not masked."""
     return _token(kind, prefixes, f"(?P<secret>{secret})", start="")
 
 
@@ -190,8 +190,8 @@ FORMATS: tuple[SecretFormat, ...] = (
         rf"(?i)(?P<name>{_KEY_WORDS}){_ASSIGNED}{_VALUE}",
     ),
 )
-"""The formats in the order of matching: formats that identify a service precede formats that are recognised only by
-context.
+"""The formats in the order in which they are tried: formats that identify a service precede formats that are recognised
+only by context.
 """
 
 SECRET_FIELDS = frozenset(

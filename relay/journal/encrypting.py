@@ -26,7 +26,7 @@ _PAGE = 1_000
 def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now: datetime) -> int:
     """Encrypt the closed journal in `folder`; return the number of its events. Durable on return. Idempotent.
 
-    If the process is killed at any time, either the old or the new file remains. Damaged entries move to the
+    If the process is killed at any time, either the old or the new file remains. Damaged entries are moved to the
     quarantine. Raises `JournalError`s, `KeyFileError` and `EncryptionKeyMissingError`.
     """
     mark = read_mark(folder, settings)
