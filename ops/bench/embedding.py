@@ -155,7 +155,7 @@ def _one_by_one(model: MiniLM) -> Run:
 
 
 def _texts(count: int, seed: int) -> list[str]:
-    """Return distinct texts as long as dialogue turns: 34 tokens on average, 5 % over 80."""
+    """Return distinct texts with the lengths of dialogue turns: 34 tokens on average, 5 % with over 80."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(3.25, 0.6, count), 3, 240).astype(int)
     return [f"{seed} {i} " + " ".join(rng.choice(_WORDS.split(), length)) for i, length in enumerate(lengths)]

@@ -38,7 +38,7 @@ def measure() -> dict[str, Any]:
 
 @contextmanager
 def running_relay(*words: str) -> Iterator[None]:
-    """Run a relay, as `python -m WORDS`, until the end of the block."""
+    """Run `python -m WORDS`, a relay, until the end of the block."""
     process = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

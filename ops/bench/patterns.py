@@ -1,10 +1,10 @@
-"""Measures whether patterns group runs by task, on an airline agent's 100 real runs (25 tasks, four trials each).
+"""Measures whether patterns group runs by task, using 100 real runs of an airline agent (25 tasks, four trials each).
 
 A run's request is either the customer's first message, often just "I would like to change my flight", or everything
 that the customer wants, as a conductor would state its objective. Thresholds were tuned on even-numbered tasks. A
-pattern is pure if all its runs are of one task. An impure pattern is not always wrong, since some tasks (8 and 9, for
-example) differ in little more than the customer's name. The second part measures whether the steps that runs share
-distinguish success from failure (`shared_steps`).
+pattern is pure if all its runs belong to one task. An impure pattern is not always wrong, since some tasks (8 and 9,
+for example) differ in little more than the customer's name. The second part measures whether steps shared by several
+runs distinguish success from failure (`shared_steps`).
 
     python -m ops.bench.patterns AIRLINE_FILE SWE_FILE      five minutes; writes ops/bench/patterns.md
 """

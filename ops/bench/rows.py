@@ -356,7 +356,12 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
     """Yield the costs of searching shared items, of recalling from both tiers, and of recalls by other users."""
     for size, one in figures.items():
         for name, over, figure, target in (
-            ("items", "own", "search relative to a recall from an equal number of own memories", "target_over_own"),
+            (
+                "items",
+                "own",
+                "search time relative to a recall from as many of the user's own memories",
+                "target_over_own",
+            ),
             ("both", "own", "recall of both tiers relative to the user's own memories", "target_local"),
             ("own", "unshared", "own recall with a shared store, relative to one without it", "target_local"),
             (

@@ -40,7 +40,7 @@ _PATIENCE_S = 5.0
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the measurements, idle and under load; the filled store is not changed."""
+    """Return measurements taken while idle and under load; the filled store is not changed."""
     with temporary_daemon(Settings()) as data_dir:
         shutil.copytree(store, user_folder(data_dir, _USER))
         with (
@@ -59,7 +59,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts: list[str]) -> dict[str, list[float]]:
-    """Return times in ms: from ack to block (for blocks that arrived), and of the recall for every second text."""
+    """Return times in ms: from ack to block, for blocks that arrived, and of a recall, for every second text."""
     pauses = random.Random(len(texts))
     took: dict[str, list[float]] = {"block_ms": [], "recall_ms": []}
     for place, text in enumerate(texts):

@@ -1,6 +1,6 @@
 """Converts `story.toml` to events: gives each row a time, ids and an emitter, and adds noise.
 
-Times are relative to `now`, so that "two weeks ago" is always true when the demo runs. Ids depend on the position in
+Times are relative to `now`, so that "two weeks ago" is correct whenever the demo runs. Ids depend on the position in
 the file, so a resent event has the same id.
 """
 

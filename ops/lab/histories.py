@@ -1,8 +1,8 @@
 """Splits a user's questions into teaching and test halves, and merges several users' histories into one.
 
 Two questions share evidence if an item answers both. In a random split, many test questions share evidence with a
-training question (`repeated`). In a disjoint split, no test question does, so a gain is not due to remembered answers
-alone. The same seed gives the same split.
+training question (`repeated`). In a disjoint split, no test question shares evidence, so a gain is not due to
+remembered answers alone. The same seed gives the same split.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def only_main(history: History, categories: Collection[str], user: str) -> Histo
 
 
 def merged(histories: Sequence[History], user: str) -> History:
-    """Merge histories into one user's; item and session ids are prefixed with their owners' names."""
+    """Merge histories into that of one user; item and session ids are prefixed with their owners' names."""
     return History(
         user=user,
         items=tuple(_item(item, part.user) for part in histories for item in part.items),
@@ -75,7 +75,7 @@ def merged(histories: Sequence[History], user: str) -> History:
 
 
 def project(history: History) -> tuple[Question, ...]:
-    """Return the history's questions with item ids as in a merged history."""
+    """Return the history's questions with the item ids of a merged history."""
     return tuple(
         msgspec.structs.replace(
             question, relevant={_named(history.user, item): grade for item, grade in question.relevant.items()}

@@ -38,7 +38,7 @@ class Stores:
 def ingest_all(
     events: Mapping[str, Events], settings: Settings, folder: Path, embedder: Embedder, progress: Progress
 ) -> Stores:
-    """Ingest each user's events into a store below `folder`. Events that create no memory have no record id."""
+    """Ingest each user's events into a store under `folder`. Events that create no memory have no record id."""
     Layout(folder).create()
     total, done = sum(map(len, events.values())), 0
     records: dict[str, dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""The ledger of a soak records which writes were acknowledged, in a SQLite file outside the daemon's data folder.
+"""The ledger of a soak test records which writes were acknowledged, in a SQLite file outside the daemon's data folder.
 
 Each write has a unique mark in its text. A mark is `sent` before its request, `kept` after the acknowledgement, and
 `leaving` once its removal is requested; after the removal is acknowledged, it is deleted from the ledger. A request
@@ -105,7 +105,7 @@ class Ledger:
         """Compare what a store holds with the ledger. Marks that are only `sent`, but are found in the store, become
         `kept`.
 
-        A client may write one mark as memories of several types (a prompt is a message and begins a run), but only once
+        A client may write one mark in memories of several types (a prompt is a message and begins a run), but only once
         per type.
         """
         known = self.of(user, letter)
