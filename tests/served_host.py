@@ -1,4 +1,4 @@
-"""Serves a real host at a socket without a daemon, and provides the client of a missing embedder."""
+"""Serves a real host at a socket without a daemon, and provides a client whose embedder is missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _AbsentEmbedder(RemoteEmbedder):
 
 @contextmanager
 def absent_embedder(folder: Path) -> Iterator[RemoteEmbedder]:
-    """Yield the client of a missing embedder."""
+    """Yield a client whose embedder is missing."""
     embedder = _AbsentEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
     yield embedder
     embedder.close()
@@ -34,7 +34,7 @@ def absent_embedder(folder: Path) -> Iterator[RemoteEmbedder]:
 
 @contextmanager
 def client_of_host(folder: Path, embedder: Embedder, user_id: str = "alice") -> Iterator[MemoryClient]:
-    """Serve the memories below `folder`, and yield a client for one user."""
+    """Serve the memories under `folder`, and yield a client for one user."""
     host = MemoryHost(folder, Settings(), embedder)
     socket = ReplySocket(f"ipc://{folder}/gateway.sock")
     stop = threading.Event()

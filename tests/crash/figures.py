@@ -1,4 +1,4 @@
-"""Counts of a laboratory run, for the closing table and to show that faults happened."""
+"""Counts from a laboratory run, for the closing table and as evidence that faults occurred."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Figures:
     totals: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     outages: dict[str, list[float]] = field(default_factory=dict)
-    """Seconds that each user was without an answer after each fault in a cluster."""
+    """Seconds for which each user was without an answer after each fault in a cluster."""
 
     def add(self, history: History, findings: Iterable[Finding]) -> None:
-        """Add a run's journaled and stored events and its violations."""
+        """Count a run's journaled and stored events, and its violations."""
         self.totals["events"] += len(history.journal)
         self.totals["acks"] += sum(len(set(ids)) for ids in history.acked.values())
         self.totals["memories"] += sum(len(store.memories) for store in (history.stores or {}).values())

@@ -1,6 +1,6 @@
 """Opens and reads the data folder named on each line of standard input, and prints the findings as a line of JSON.
 
-A tab follows the folder. A user after the tab limits reading to the parts in this user's folder.
+A tab follows the folder. A user id after the tab limits reading to the parts in that user's folder.
 
 The finding for a part (the journal, the spool, a user) is its answers, one of our errors, or a bug. Answers include the
 result of verification.

@@ -1,6 +1,6 @@
 """The processes under test (relay, publishers, owner), which can be started, made to fail, killed and restarted.
 
-Only processes started here are killed, by id. The relay is `python -m relay`; the owner of the stores ingests
+Only processes started here are killed, selected by id. The relay is `python -m relay`; the owner of the stores ingests
 like a host of the daemon (`owner_process`).
 """
 
@@ -79,7 +79,7 @@ class Part:
         return self._process is not None
 
     def log(self, *, whole: bool = False) -> str:
-        """Return the end of the process's standard error, or all of it."""
+        """Return the tail of the process's standard error, or all of it."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return text if whole else text[-3_000:]
 
@@ -163,7 +163,7 @@ class World:
 
     @property
     def keys_in_names(self) -> str:
-        """The part of a path by which orders to the shim match encryption key files, but not `keys.json`."""
+        """The part of a path that orders to the shim use to match encryption key files, but not `keys.json`."""
         return f"{self.keys.parent.name}/{self.keys.name}"
 
     @property
@@ -204,7 +204,7 @@ class World:
 
 
 def _relay_config(folder: Path, keys: Path) -> list[str]:
-    """Write the settings of an encrypting relay; return its command-line arguments."""
+    """Write the settings of a relay that encrypts; return the relay's command-line arguments."""
     file = folder / "relay.toml"
     file.write_bytes(msgspec.toml.encode({"encryption": EncryptionSettings(keys_folder=str(keys))}))
     return ["--config", str(file)]

@@ -32,7 +32,7 @@ def daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture(scope="module")
 def machines(daemon: DaemonProcess) -> Iterator[dict[str, NodeProcess]]:
-    """Two machines. The folder of `w2` is a small disk if that can be mounted."""
+    """Two machines. The folder of `w2` is on a small disk if one can be mounted."""
     found: dict[str, NodeProcess] = {}
     with ExitStack() as stack:
         one, two = (Path(stack.enter_context(short_folder())) for _ in range(2))
@@ -73,7 +73,7 @@ def publish(daemon: DaemonProcess, user_id: str, numbers: range) -> list[str]:
 
 
 def handled(daemon: DaemonProcess) -> None:
-    """Wait until all published events are memories."""
+    """Wait until all published events have become memories."""
     with client(daemon, "anybody") as own:
         own.wait({"system": own.status().journal["last_seq"]}, 60.0)
 
@@ -162,7 +162,7 @@ def test_an_erased_user_leaves_nothing_on_any_machine_or_in_the_archive(
         stored(daemon, user_id, secret)
     archive = daemon.data_dir.parent / "archive"
     folders = (machines["w1"].data_dir, machines["w2"].data_dir, archive, daemon.data_dir)
-    assert any(found_in(folder, secret) for folder in folders)  # the users may have been moved already
+    assert any(found_in(folder, secret) for folder in folders)  # the users may already have been moved
     with client(daemon, "erased-in-part") as own:
         (record,) = own.list().records
         own.erasure.erase([record.id])
@@ -176,7 +176,7 @@ def test_an_erased_user_leaves_nothing_on_any_machine_or_in_the_archive(
 
 
 def found_in(folder: Path, text: str) -> list[Path]:
-    """Return the files below `folder` that contain a text."""
+    """Return the files under `folder` that contain the given string."""
     return [file for file in folder.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]
 
 

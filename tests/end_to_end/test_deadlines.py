@@ -1,7 +1,7 @@
 """Test that a recall that cannot finish in time returns and reports partial results, and that bulk load delays no
 recalls.
 
-The tests stop, kill and load the embedder's process. The assertions are about order, not durations.
+The tests stop, kill and overload the embedder's process. The assertions are about order, not durations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def part_pid(client: MemoryClient, name: str) -> int | None:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[psutil.Process]:
-    """Stop a process, and continue it afterwards."""
+    """Stop a process, and resume it afterwards."""
     os.kill(pid, signal.SIGSTOP)
     try:
         process = psutil.Process(pid)
@@ -99,16 +99,16 @@ def test_recalls_are_answered_by_words_while_the_embedder_is_stopped(daemon: Dae
 
 @pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no process priorities")
 def test_the_process_that_answers_recalls_has_the_daemons_priority(daemon: DaemonProcess) -> None:
-    """Regression: Ray's default niceness of 15 for its workers tripled the time of recalls under a bulk load."""
+    """Regression: Ray's default niceness of 15 for its workers tripled the duration of recalls under bulk load."""
     with MemoryClient("ursula", data_dir=daemon.data_dir) as client:
         client.remember(DOUGH)
         hosts = [part.pid for part in client.status().parts if part.name.startswith(("user-", "shared-")) and part.pid]
-    assert hosts  # the user has a dedicated host or, after many other users, a shared one
+    assert hosts  # the user has a dedicated host, or a shared one if many users woke earlier
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in hosts} == {os.getpriority(os.PRIO_PROCESS, daemon.pid)}
 
 
 def load(daemon: DaemonProcess, users: int, events: int) -> dict[str, int]:
-    """Publish interleaved long findings of several users; return each user's last journal number."""
+    """Publish long findings of several users, interleaved; return each user's last journal number."""
     with Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher:
         for number in range(events):
             for user in range(users):

@@ -45,7 +45,7 @@ SECRET = "zanzibarquokka"
 OTHER_SECRET = "timbuktuwombat"
 OF_BOB = "zqbobstays"
 OF_ONE = "zqonesession"
-"""A word in all text of the session `s-one`."""
+"""A word in every text of the session `s-one`."""
 WAYS = (
     *("remembered", "title", "tag", "metadata", "published", "overhttp", "idempotency", "note", "run", "objective"),
     *("step", "end", "comment", "query", "absentquery", "shared", "attachment", "author", "quarantined", "malformed"),
@@ -56,7 +56,7 @@ ID_REMAINS_IN = {"daemon.log", "keys.json", "copies.jsonl", "journal/data.mdb"}
 
 
 def files_with(*words: str, folders: tuple[Path, ...]) -> dict[str, list[str]]:
-    """Return the files that have one of the words in their path or in any byte, in any case or as UTF-16."""
+    """Return the files that contain one of the words in their path or their bytes, in any case or as UTF-16."""
     found = {}
     for folder in folders:
         for file in sorted(one for one in folder.rglob("*") if one.is_file()):

@@ -1,4 +1,4 @@
-"""Test killing relay, daemon, actor and raylet while events arrive: acknowledged events are stored exactly once."""
+"""Test killing relay, daemon, actor or raylet during ingestion: acknowledged events are stored exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test that every verb does the same from inside Ray as through a client of the daemon."""
+"""Test that every verb behaves the same from inside Ray as through a client of the daemon."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ CONSENT = re.compile("^(Yes|Trust Folder & Continue)$")
 
 
 class VsCode(NamedTuple):
-    """A running VS Code of the user with this home folder."""
+    """A running instance of VS Code for the user with this home folder."""
 
     url: str
     home: Path
@@ -109,7 +109,7 @@ def served(command: list[str], home: Path) -> Iterator[int]:
 
 
 def found_by_probe(page: Page, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Accept VS Code's questions until the extension has called the tools; return its findings and the questions."""
+    """Accept VS Code's prompts until the extension has called the tools; return its findings and the prompts."""
     file, questions = folder / "found.json", list[str]()
     until_s = time.monotonic() + 2 * PATIENCE_MS / 1000
     dialog = page.locator(".monaco-dialog-box")
@@ -126,7 +126,7 @@ def found_by_probe(page: Page, folder: Path) -> tuple[dict[str, Any], list[str]]
 
 
 def check(found: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Check the extension's findings, and check the settings file against VS Code's schema; return its servers."""
+    """Check the extension's findings, and validate the settings file against VS Code's schema; return its servers."""
     assert {name.removeprefix("mcp_episodic_memo_") for name in found["tools"]} == TOOLS
     assert FACT in found["texts"][1]
     entries = JsonText(file.read_text(), Syntax(comments=True, trailing_commas=True)).value
@@ -139,7 +139,7 @@ def check(found: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def channel_of_the_fact(user: str, daemon: DaemonProcess) -> str | None:
-    """Return the channel of the only memory, which VS Code or Cursor has stored."""
+    """Return the channel of the only memory, stored by VS Code or Cursor."""
     with MemoryClient(user, data_dir=daemon.data_dir) as memory:
         (record,) = memory.list(limit=5).records
     assert record.text == FACT

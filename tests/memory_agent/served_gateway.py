@@ -150,7 +150,7 @@ def gateway_in_new_folder(
 
 @contextmanager
 def found_by_clients(served: Served) -> Iterator[None]:
-    """Let clients find the gateway by its data folder, like a daemon."""
+    """Let clients find the gateway through its data folder, as they find a daemon."""
     with Layout(served.data_dir).hold():
         Layout(served.data_dir).http.write_text(f"{served.http}\n")
         yield

@@ -1,4 +1,4 @@
-"""Refused requests create no store of shared items, whether through the gateway or directly on files."""
+"""Refused requests create no store of shared items, whether made through the gateway or directly on files."""
 
 from __future__ import annotations
 

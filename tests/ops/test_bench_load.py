@@ -1,4 +1,4 @@
-"""Test the bench of queries during bulk work: its verdict at the limit of its target, and its texts."""
+"""Test the benchmark of queries during bulk work: its verdict exactly at its target, and its texts."""
 
 from __future__ import annotations
 

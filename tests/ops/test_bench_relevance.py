@@ -1,4 +1,4 @@
-"""Test the relevance figures, and their page from data sets of a few texts, with the real model and stores."""
+"""Test the relevance figures and their page on data sets of a few texts, with the real model and stores."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_the_fields_that_the_reference_names_are_read_for_their_events() -> None
 
 
 def section_rows(heading: str) -> dict[str, list[list[str]]]:
-    """Return the names in the cells of each table row in a section of the reference, by the row's first cell."""
+    """Return the names in the cells of each table row in a section of the reference, keyed by the row's first cell."""
     section = REFERENCE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     return {first.strip("`"): [re.findall("`([^`]+)`", cell) for cell in others] for first, *others in rows}

@@ -99,7 +99,7 @@ def test_kustomize_builds_valid_manifests(tmp_path: Path, is_encrypted: bool) ->
     kinds = [manifest["kind"] for manifest in manifests]
     assert {*WORKLOADS, "Service", "PodDisruptionBudget", "NetworkPolicy", "ConfigMap"} <= set(kinds)
     assert ("PersistentVolumeClaim" in kinds) is is_encrypted
-    assert "Secret" not in kinds  # an example must not replace a real one
+    assert "Secret" not in kinds  # an example Secret must not replace a real one
     images = {container_of(one)["image"] for one in manifests if one["kind"] in WORKLOADS}
     assert len(images) == 1
     for one in manifests:
@@ -122,7 +122,7 @@ def test_every_selector_selects_exactly_its_pods() -> None:
             "memory-agent-clients": {"memory-agent"},
             "memory-agent-worker": {"memory-agent-worker"},
         }.get(one["metadata"]["name"])
-        if expected is None:  # the set of the daemon, and the policy for all
+        if expected is None:  # the daemon's StatefulSet, and the policy for all Pods
             expected = {"memory-agent"} if one["kind"] == "StatefulSet" else set(labels)
         assert selected == expected, one["metadata"]["name"]
 
@@ -159,7 +159,7 @@ def test_every_port_secret_and_volume_that_is_named_exists() -> None:
 
 
 def settings_of(workload: Manifest, tmp_path: Path) -> Settings:
-    """Return the settings that the program of a Pod reads, with its certificate below `tmp_path`."""
+    """Return the settings that a Pod's program reads, with its certificate under `tmp_path`."""
     (configuration,) = of_kind("ConfigMap")
     text = configuration["data"]["settings.toml"].replace("/etc/memory-agent-tls", str(tmp_path))
     for name in ("tls.crt", "tls.key"):
@@ -284,7 +284,7 @@ def test_the_daemons_data_is_mounted_by_one_pod_only() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_commands_of_the_pods_work_together(tmp_path: Path) -> None:
-    """Run daemon, probe, join key and worker as in the manifests, with loopback addresses and the test's folders."""
+    """Run the manifests' daemon, probe, join-key and worker commands with loopback addresses and the test's folders."""
     daemon, worker = workload("StatefulSet"), workload("Deployment")
     home, node = "127.0.0.2", "127.0.0.3"
     certificate = ClusterSecrets(tmp_path / "authority").certificate_for(home)

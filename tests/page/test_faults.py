@@ -1,4 +1,4 @@
-"""Test an open page in two tabs, and while the daemon restarts, the key is revoked and the clock jumps."""
+"""Test a page open in two tabs, and one that is open when the daemon restarts, a key is revoked or the clock jumps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def mortal() -> Iterator[DaemonProcess]:
-    """A daemon that the test kills and restarts, with two memories of dora."""
+    """A daemon that the test kills and restarts, with two of dora's memories."""
     with short_folder() as folder, DaemonProcess(Path(folder), light=True).running() as process:
         with MemoryClient("dora", data_dir=process.data_dir) as client:
             client.remember("Staging needs the VPN", session_id="monday")

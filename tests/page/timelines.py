@@ -11,7 +11,7 @@ from memory_samples import open_without_model
 from memory_agent.storage.folders import user_folder
 
 WITHOUT_MODEL = ("embedder.folder=no-such-model", "embedder.allow_download=false")
-"""Settings of a daemon that embeds nothing."""
+"""Settings for a daemon that embeds nothing."""
 _IN_A_SESSION = 50
 
 

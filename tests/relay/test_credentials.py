@@ -49,7 +49,7 @@ class KeyOf010(msgspec.Struct, forbid_unknown_fields=True):
 
 @pytest.fixture
 def former(tmp_path: Path) -> Path:
-    """A folder of keys as written by 0.1.0: `local`, and a key of alice with every scope of that version."""
+    """The keys folder as version 0.1.0 wrote it: `local`, and alice's key with every scope of that version."""
     created = {"created": "2026-11-22T17:32:45Z", "scopes": ["admin", "publish", "recall"]}
     keys = [
         {"id": "local", **created, "token_sha256": digest_of(LOCAL_TOKEN.encode())},

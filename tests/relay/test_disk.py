@@ -156,7 +156,7 @@ def test_a_file_of_another_version_with_further_databases_is_compacted_with_them
 
 @pytest.mark.parametrize("size", range(1, 9))
 def test_a_compact_file_has_no_deleted_byte(environment: Environment, size: int) -> None:
-    """The deleted value may end anywhere on a page, be next to a remaining entry, or be long."""
+    """The deleted value may end anywhere on a page, lie next to a remaining entry, or be long."""
     with environment.write() as transaction:
         transaction.put("one", key(0), b"k" * size)
         transaction.put("one", key(1), b"\xee" * 50)

@@ -1,5 +1,5 @@
 """Test erasing events out of order: their numbers become gaps, their bytes are removed, and their ids are
-recognised.
+still recognised.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def test_an_unexpected_request_error_is_isolated_and_a_disk_error_ends_the_relay
 
 @pytest.fixture
 def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, list[wire.Erase]]]:
-    """A relay that erases at once, but replies only after the timeout of other requests."""
+    """A relay that erases at once, but replies only after the timeout that applies to other requests."""
     requests: list[wire.Erase] = []
 
     original = answers.Answers.erase

@@ -49,7 +49,7 @@ def test_an_interrupted_command_has_its_own_code(tmp_path: Path) -> None:
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     ) as process:
         assert process.stdin is not None
-        process.stdin.write(b"x" * (1 << 20))  # returns once most of the input was read: the command is running
+        process.stdin.write(b"x" * (1 << 20))  # returns once most of the input has been read, so the command is running
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert process.returncode == ExitCode.INTERRUPTED
@@ -64,7 +64,7 @@ def test_a_hook_with_invalid_settings_does_not_fail_and_starts_no_daemon(tmp_pat
 
 
 def exits(tree: ast.AST) -> list[ast.expr]:
-    """Return the codes with which a module's code exits."""
+    """Return the exit codes that a module's code uses."""
     found: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("exit", "SystemExit", "Exit"):

@@ -1,4 +1,4 @@
-"""Test moving users to a cell that was added, with real daemons: `cells list`, `take` and `drop`."""
+"""Test moving users to a newly added cell, with real daemons: `cells list`, `take` and `drop`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Deployment:
         return json.loads(result.stdout)
 
     def cells(self, verb: str, name: str, *words: str, code: int = 0) -> dict[str, str]:
-        """Run a command of `cells` in the data folder of a cell."""
+        """Run a `cells` command in the data folder of a cell."""
         data_dir = str(self.folder / name)
         users: dict[str, str] = self.run("cells", verb, *words, "--data-dir", data_dir, code=code)["users"]
         return users
@@ -74,7 +74,7 @@ class Deployment:
             return [record.text for record in client.list(order="oldest").records]
 
     def journaled(self, name: str, event_type: str = "") -> list[str]:
-        """Return the users of the events in a cell's journal whose type has this prefix, sorted."""
+        """Return the sorted users of the events in a cell's journal whose types have this prefix."""
         with Journal.open(journal_folder(self.folder / name), readonly=True) as journal:
             entries = journal.read(0, 10_000)
             return sorted(entry.user_id for entry in entries if entry.event_type.startswith(event_type))
@@ -139,7 +139,7 @@ def test_users_of_a_new_cell_move_with_all_their_memories_and_leave_no_copy(depl
 
 
 class RestartingFirst(MemoryClient):
-    """A client of a daemon that is restarted before the client's first question."""
+    """A client of a daemon that is restarted before the client's first request."""
 
     daemon: DaemonProcess
     restarts = 0

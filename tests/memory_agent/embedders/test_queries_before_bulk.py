@@ -45,7 +45,7 @@ def embedder(witness: Witness) -> Iterator[LanedEmbedder]:
 
 
 def submit_held(embedder: LanedEmbedder, witness: Witness, callers: int) -> list[Future[list[Embedded]]]:
-    """Submit a bulk call for each caller while every bulk thread is blocked in a text."""
+    """Submit a bulk call for each caller while every bulk thread is blocked on a text."""
     firsts = [f"first {thread}" for thread in range(CORES)]
     for text in firsts:
         witness.hold(text)
@@ -120,7 +120,7 @@ class WitnessServer:
         self._await_line("ready")
 
     def await_begun(self, count: int, first_word: str) -> None:
-        """Wait until `count` more texts with this first word have begun."""
+        """Wait until work on `count` more texts with this first word has begun."""
         for _ in range(count):
             self._await_line(f"begun {first_word}")
 
@@ -179,7 +179,7 @@ def test_through_the_embedder_process_a_query_waits_for_no_bulk_text_either(
 
 
 def test_a_query_that_expired_while_the_server_was_stopped_is_not_embedded(server: WitnessServer) -> None:
-    """When the server continues, the queue of its socket contains expired queries, which must not run."""
+    """When the server resumes, the queue of its socket contains expired queries, which must not run."""
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
     stop(server.process.pid)

@@ -38,7 +38,7 @@ SESSIONS = (None, "a", "it's b")
 
 MODES: tuple[Mode, ...] = ("hybrid", "vector", "lexical")
 
-ANGLE = 0.02  # maximum error of a cosine of int8 vectors
+ANGLE = 0.02  # maximum error of a cosine computed from int8 vectors
 
 _numbers = count(1)
 
@@ -95,7 +95,7 @@ class World:
         return archive
 
     def put(self, number: int, session: str | None, seeds: list[int], *, unseen: bool = False) -> None:
-        """Add or replace a memory. `unseen`: as if the process died after the store's commit and before the index's."""
+        """Add or replace a memory. `unseen`: as if the process had died between the store's commit and the index's."""
         self.known[f"m{number}"] = session, seeds
         record = MemoryRecord(
             id=f"m{number}", text=f"text {number} {seeds}", source="user_input", kind="finding",

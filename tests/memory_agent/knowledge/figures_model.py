@@ -62,7 +62,7 @@ class Released:
 
 @dataclass
 class Tally:
-    """The contributions to one version and their releases. The store's `key` makes levels unpredictable."""
+    """The contributions to one version, and what was released. The store's `key` makes levels unpredictable."""
 
     author: str
     key: bytes

@@ -50,7 +50,7 @@ class World:
         self.data_dir = data_dir
         self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption, relay=_SMALL)
         self.answers: list[tuple[str, object]] = []
-        """All answers of the store, each with the caller."""
+        """The store's answers, each with the user that received it."""
         self.asked: list[tuple[Caller, AnySharedRequest]] = []
         """All requests sent by users' memories."""
         self.on_answer: Callable[[], None] = lambda: None
@@ -110,7 +110,7 @@ class World:
         return user_folder(self.data_dir, SHARED_USER)
 
     def user(self, user_id: str, *groups: str, is_admin: bool = False) -> Memory:
-        """Return a user's memory for a caller with these organisations and tiers."""
+        """Return a user's memory for a caller who belongs to these organisations and tiers."""
         if user_id not in self._memories:
             self._memories[user_id] = Memory.open(
                 user_folder(self.data_dir, user_id),
@@ -123,7 +123,7 @@ class World:
         return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
 
     def keep_up(self, user_id: str) -> Memory:
-        """Return a user's memory after upkeep. As in a host, the memory has no rights of a caller."""
+        """Run a user's upkeep, and return the memory. As in a host, it does not have a caller's rights."""
         memory = self.user(user_id)
         memory.expire()
         return memory
@@ -136,12 +136,12 @@ class World:
         return shared.confirm(shared.preview(text[:80], text, attachment=data, **fields), data)
 
     def found(self, user_id: str, query: str, *groups: str) -> dict[str, FoundItem]:
-        """Return the items that a user finds, of any relevance, by id."""
+        """Return the items of any relevance that a user finds, by id."""
         found = self.user(user_id, *groups).shared.search(query, 100, min_relevance=0.0)
         return {one.item.id: one for one in found}
 
     def bytes_of_the_store(self) -> bytes:
-        """The bytes of all files of the store, and of the erasure history."""
+        """The bytes of the store's files and of the erasure history."""
         return bytes_below(self.folder) + bytes_below(self.data_dir / "erasures")
 
     def __enter__(self) -> Self:
@@ -199,7 +199,7 @@ class RecordingStore:
 @contextmanager
 def after_each_step(do: Callable[[], None]) -> Iterator[None]:
     """Call `do` after each step that changes the disk: a commit, an append to the history, a replaced file. A kill
-    between two steps leaves the disk as after the first step. Other threads make no steps during `do`.
+    between two steps leaves the disk as it was after the first step. Other threads take no steps during `do`.
     """
     stepping = threading.RLock()
 

@@ -32,11 +32,11 @@ def seen(figures: CountedVersion) -> Seen:
 
 
 def all_that_shows(key: bytes, value: float, kind: str, others: int) -> tuple[Seen, ...]:
-    """Return every release of an attack on a victim whose quality or rating has this value.
+    """Return everything released during an attack on a victim whose quality or rating has this value.
 
-    The attacker controls all other users. Their values are multiples of 1/4, which have certain levels, and take every
-    possible sum. For each sum, these users are erased and contribute again before a release. The victim repeats the
-    same quality each time, which makes five changes even with four other users.
+    The attacker controls all other users. Their values are multiples of 1/4, which always map to the same levels, and
+    take every possible sum. For each sum, these users are erased and contribute again before a release. The victim
+    repeats the same quality each time, so that there are five changes even with only four other users.
     """
     figures = CountedVersion(key, b"author")
     shown = []
@@ -86,7 +86,7 @@ ACTIONS = st.lists(
 
 
 def shown_by(key: bytes, quality: float, uses: int, actions: Sequence[Action], rules: Rules) -> list[Seen]:
-    """Return all releases during an attack. The victim's runs have this quality, and its reports have `uses` uses."""
+    """Return all releases during an attack. The victim's runs have this quality; each report contains `uses` uses."""
     figures = CountedVersion(key, b"author")
     shown = []
     for number, (verb, place, value) in enumerate(actions, 1):
@@ -114,7 +114,7 @@ def levels(key: bytes, value: float) -> tuple[int, int]:
 
 
 def exact(quality: float) -> float:
-    """Return the quality in thousandths, rounded as in a sum of several uses."""
+    """Return the quality rounded to thousandths, as in a sum of several uses."""
     return round(quality * 1_000) / 1_000
 
 

@@ -42,7 +42,7 @@ with opened(Path(sys.argv[2])) as world:
 
 
 def opened(data_dir: Path) -> World:
-    """Return a world whose searches use words, because loading a model takes a second in each process."""
+    """Return a world whose searches use only words, because loading a model takes a second in each process."""
     return World(data_dir, None, Settings(shared=UNLIMITED, embedder=EmbedderSettings(folder="none")))
 
 

@@ -30,7 +30,7 @@ from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Kind, Mem
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings
 
 LIMIT = 20
-TOLERANCE = 4e-5  # of two int8 planes of 16 dimensions against float64; float16 is no more precise
+TOLERANCE = 4e-5  # of two int8 planes of 16 dimensions, relative to float64; float16 is no more precise
 FLAT, GRAPH = 1_000_000, 500
 
 ONE_FIELD_EACH: list[dict[str, Any]] = [
@@ -200,7 +200,7 @@ def test_in_vector_mode_the_shortlist_has_the_best_memories_by_exact_scores(
 
 
 def least_of(values: npt.NDArray[np.float64], limit: int, texts: npt.NDArray[np.int64] | None = None) -> float:
-    """Return the lowest of the `limit` best finite values (one per text with `texts`), or -inf if there are too few."""
+    """Return the `limit`-th highest finite value (one per text with `texts`), or -inf if there are too few."""
     best = values[np.isfinite(values)]
     if texts is not None:
         highest: dict[int, float] = {}

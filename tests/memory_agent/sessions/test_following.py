@@ -1,4 +1,4 @@
-"""Following growing sessions: new lines, new files, and incomplete last lines, which are read later."""
+"""Following sessions that grow: new lines, new files, and incomplete last lines, which are read later."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
 
 
 def assert_searches(view: View, records: Records, vectors: Vectors, query: Embedding, words: list[str]) -> None:
-    """Check cosines against the vectors. Check words against new columns, which contain no deleted words."""
+    """Check cosines against the vectors. Check words against newly built columns, which contain no deleted words."""
     rows = sorted(records)
     slots = view.slots(rows)
     assert_passages(view, vectors, query)
@@ -182,7 +182,7 @@ def assert_words(view: View, words: KnownWords) -> None:
 
 
 def built(records: Records, vectors: Vectors, applied: int = 1) -> Columns:
-    """Return new columns of these memories."""
+    """Return new columns built from these memories."""
     columns = Columns(tables(), Postings())
     passages = {row: np.atleast_2d(vector) for row, vector in vectors.items()}
     puts = (

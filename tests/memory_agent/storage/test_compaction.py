@@ -21,7 +21,7 @@ SECRET = "the word xyzzyplugh must leave the file"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store whose memories are mostly deleted."""
+    """A store most of whose memories are deleted."""
     with Store.open(tmp_path / "user", SMALL) as store:
         vectors = unit_vectors(300, 1)
         with store.batch() as batch:

@@ -38,8 +38,8 @@ Memories = Sequence[tuple[str, str, str] | None]
 
 
 def fts5_scores(model: Memories, words: Sequence[str]) -> npt.NDArray[np.float64]:
-    """Return each slot's BM25 score from FTS5, or 0 if it contains none of `words`. None in `model` is a removed
-    slot.
+    """Return each slot's BM25 score from FTS5, or 0 if it contains none of `words`. None in `model` stands for a
+    removed slot.
     """
     scores = np.zeros(len(model))
     with closing(sqlite3.connect(":memory:")) as connection:
@@ -115,7 +115,7 @@ def test_a_text_of_100_000_characters_is_scored_as_by_fts5(text: str) -> None:
     model = [("", text, ""), ("", "mutex and lock", ""), ("", "w7 w9", ""), ("", "nothing", ""), ("", "at all", "")]
     postings = Postings()
     postings.append(model)
-    if "🤖" not in text and "東" not in text:  # SQLite treats these emoji as letters, and a run of Han as a word
+    if "🤖" not in text and "東" not in text:  # SQLite treats these emoji as letters, and a run of Han as one word
         words = ["mutexes", "lock", "w7"]
         assert np.allclose(postings.view().scores(words), fts5_scores(model, words), rtol=1e-4, atol=0)
     assert np.array_equal(reloaded(postings).view().scores(["mutex"]), postings.view().scores(["mutex"]))
