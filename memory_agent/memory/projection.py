@@ -141,7 +141,7 @@ def _settled(positions: Floats, edges: _Edges, steps: int, length: float) -> Flo
 
 
 def _attraction(positions: Floats, edges: _Edges) -> Floats:
-    """Return the attraction (n, 2) along the edges. Coordinates are computed separately: contiguous arrays are faster."""
+    """Return the attraction (n, 2) along the edges. Contiguous arrays are faster, so each coordinate is one array."""
     ways = [column[edges.targets] - column[edges.sources] for column in np.ascontiguousarray(positions.T)]
     pull = edges.weights / (1.0 + ways[0] ** 2 + ways[1] ** 2)
     return np.stack([np.add.reduceat(pull * way, edges.starts) for way in ways], axis=1)
