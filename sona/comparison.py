@@ -16,8 +16,8 @@ the odds of the first two memories drawn, averaged over all orders, is a factor 
 p that is fixed before the uses are seen. If p is right, no other bet that is safe under this hypothesis grows faster
 (Grünwald, de Heide, Koolen 2024). A fifth of each stake is held back, because no prediction is certain.
 
-Boosts include uses by failed runs. Such uses do not raise a memory in the learned ranking, but are equally good
-evidence of whether uses recur (decision 0020).
+Boosts include uses by failed runs. Such uses do not raise a memory's score in the learned ranking, but are equally
+good evidence of whether uses recur (decision 0020).
 
 Shapes: k = memories in the answer.
 """

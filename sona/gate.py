@@ -1,8 +1,8 @@
 """Enables the learner only while the memories used by runs show that it helps.
 
-The states are SHADOW (fewer than 2 credited lessons) -> TRIAL (the baseline answers, and is compared with the learned
-ranking, which is not shown) -> ON (the learned ranking answers; 10 % of answers are interleaved) or OFF (for 100
-credited lessons, then TRIAL again).
+The states are SHADOW (fewer than 2 credited lessons) -> TRIAL (answers use the baseline ranking, which is compared with
+the learned ranking; the latter is not shown) -> ON (answers use the learned ranking; 10 % of them are interleaved) or
+OFF (for 100 credited lessons, then TRIAL again).
 
 The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
 multiplies a wealth that starts at 1. If past use predicts nothing beyond what position predicts, the expected wealth
@@ -125,7 +125,7 @@ class Gate:
         """Return the ranking that serves the recall with this key. The same key and state always give the same route.
 
         The baseline serves a tenth of the keys in every state, as an independent comparison. "compare" means that the
-        baseline serves, and that the learned ranking is logged for the comparison.
+        baseline serves the recall, and that the learned ranking is logged for the comparison.
         """
         if self.state != "on":
             return "compare" if self.state == "trial" else "baseline"

@@ -74,7 +74,7 @@ class Adaptation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, uses: Iterable[Use], ndim: int) -> Self:
-        """Return an adaptation that raises the memories in `uses` and does not move the query.
+        """Return an adaptation that raises the scores of the memories in `uses` and does not move the query.
 
         A memory's gain is the maximum over its uses, and its support is the sum over them.
 
@@ -221,7 +221,7 @@ class Learner:
         return len(known)
 
     def adapt(self, query: Vector) -> Adaptation | None:
-        """Return the adaptation of `query`, (d,) of unit length, or None without lessons. Raises `ShapeError`.
+        """Return the adaptation of `query`, a unit vector (d,), or None if there are no lessons. Raises `ShapeError`.
 
         Lessons without used memories do not contribute; the caller handles the outcome of their runs.
 

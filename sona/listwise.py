@@ -78,7 +78,7 @@ def negatives(
 ) -> Rows:
     """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `HARD` nearest, then `RANDOM` random rows.
 
-    Omits the rows `used`, rows whose cosine similarity to a used row exceeds `NEIGHBOUR`, and the rows `excluded`
+    Omits the rows in `used`, rows whose cosine similarity to a used row exceeds `NEIGHBOUR`, and the rows in `excluded`
     (memories of near-identical requests), so it may return fewer rows. The same seed gives the same rows.
     """
     if memories.ndim != 2 or memories.shape[1] != len(x):

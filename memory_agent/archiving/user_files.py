@@ -247,7 +247,7 @@ def copy_records(folder: Path, user_id: str, settings: Settings, target: Path) -
 
 
 def fetch_home(data_dir: Path, settings: Settings, user_id: str) -> None:
-    """Move a user from another node to this one, while no cluster runs. Idempotent. Raises `SettingsError`."""
+    """Move a user from another node to this one; no cluster may be running. Idempotent. Raises `SettingsError`."""
     placement = read_placement(user_folder(data_dir, user_id))
     if not placement.epoch:
         return

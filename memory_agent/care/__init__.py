@@ -1,4 +1,4 @@
-"""Maintenance of a data folder: verify, back up, restore, encrypt, migrate, export, and erase while no daemon runs.
+"""Maintenance of a data folder: verify, back up, restore, encrypt, migrate, export, and erase without a daemon.
 
 Read `checkup` first. Importing this package also imports usearch, so the command line imports it only inside functions.
 """

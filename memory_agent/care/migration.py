@@ -1,4 +1,4 @@
-"""Move users' vectors to another index while no daemon runs: fill it, verify it, and then switch to it.
+"""Move users' vectors to another index while no daemon is running: fill it, verify it, and then switch to it.
 
 The former index stays in use until the new one is verified. A killed migration resumes at the last row that the new
 index stores.

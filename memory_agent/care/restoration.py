@@ -306,7 +306,8 @@ def _staged(
 
 
 def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Settings) -> None:
-    """Raise `StoreEncryptedError` without a keys folder, or `EncryptionKeyMissingError` if all keys are missing.
+    """Raise `StoreEncryptedError` if the settings name no keys folder, or `EncryptionKeyMissingError` if all keys are
+    missing.
 
     A user whose key was destroyed is restored in unreadable form if other users can be opened.
     """

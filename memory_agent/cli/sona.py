@@ -81,7 +81,7 @@ def reset(target: Target, yes: bool) -> None:
 @click.argument("file", type=_file)
 @daemon_options
 def export(target: Target, file: Path) -> None:
-    """Write all ended runs with their recalls to FILE, or to standard output with -.
+    """Write all finished runs with their recalls to FILE, or to standard output with -.
 
     The learner's state is derived only from these runs. Memories are identified by id, but queries can be guessed from
     their vectors, so keep the file as private as the memory itself. An existing file is overwritten.

@@ -140,12 +140,12 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
         print_runs(runs)
 
 
-@trajectory.command("similar", short_help="Find ended runs whose request resembles a text.")
+@trajectory.command("similar", short_help="Find finished runs whose request resembles a text.")
 @click.argument("query", metavar="TEXT")
 @field_options(params.RunSimilarParams)
 @daemon_options
 def similar_runs(target: Target, query: str, top_k: int, min_relevance: float | None) -> None:
-    """Find ended runs whose requests resemble TEXT, best first. Shows the steps of each run, how it ended, and why.
+    """Find finished runs whose requests resemble TEXT, best first. Shows the steps of each run, how it ended, and why.
 
     TEXT may be - for standard input.
 
@@ -159,7 +159,7 @@ def similar_runs(target: Target, query: str, top_k: int, min_relevance: float | 
     if target.as_json:
         print_document(runs)
     elif not runs:
-        click.echo("no ended run resembles this")
+        click.echo("no finished run resembles this")
         note_unknown_user(target)
     else:
         now = datetime.now(UTC)

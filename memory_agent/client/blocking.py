@@ -27,8 +27,8 @@ from relay.net import RequestSocket
 class MemoryClient(MemoryMethods):
     """One user's memory, accessed through the daemon. Thread-safe; a forked child opens its own connections.
 
-    Every method raises the errors of `Memory`, `UnavailableError` if no daemon runs, and `DeadlineExceededError`. If
-    the daemon exits during a call and restarts within five seconds, a repeatable call is sent again. Otherwise, the
+    Every method raises the errors of `Memory`, `UnavailableError` if no daemon is running, and `DeadlineExceededError`.
+    If the daemon exits during a call and restarts within five seconds, a repeatable call is sent again. Otherwise, the
     method raises `ConnectionLostError`, which indicates whether the call may have taken effect.
     """
 

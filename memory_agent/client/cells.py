@@ -47,7 +47,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     key_file: str | None = None
 
     def publisher(self, spool: Path | None) -> Publisher:
-        """Return a publisher for this cell. Raises `SettingsError` without a relay, and the errors of `Publisher`."""
+        """Return a publisher for this cell. Raises `SettingsError` if there is no relay, or an error of `Publisher`."""
         ingest = self.relay if self.data_dir is None else relay_endpoints(Path(self.data_dir)).ingest
         if ingest is None:
             raise SettingsError("cells", f"the cell at {self.endpoint} needs a relay for events")

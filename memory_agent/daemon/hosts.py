@@ -55,7 +55,7 @@ _OF_SHARED = "shared-knowledge"  # the host of shared items, a separate process
 
 @dataclass
 class _UserLock:
-    """The lock of a user, which exists while a task holds it or waits for it."""
+    """A user's lock, which exists while a task holds it or waits for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     holders: int = 0

@@ -3,7 +3,8 @@
 Only this file imports Ray. Ray starts, names and restarts host processes, and carries the calls that manage them.
 Requests and batches of events use the sockets of the host (`host`), which are five times as fast as calls through Ray.
 Ray never retries a task (`max_task_retries=0`), because the first attempt may have run: the dispatcher retries, and the
-store recognises repeats. An actor can outlive its raylet, so the store's own lock and epoch guarantee one writer.
+store recognises repeated events. An actor can outlive its raylet, so the store's own lock and epoch guarantee one
+writer.
 
 Any process that reaches a Ray cluster can run any code in it. So Ray's token and folder are private to the user. Ray
 listens only on loopback; if other machines may join, it requires certificates (ops/SECURITY.md).

@@ -71,7 +71,7 @@ class ByteQuota:
         self._held: Counter[str | None] = Counter()
 
     def take(self, principal: Principal, count: int, own: int = 0) -> None:
-        """Reserve `count` more bytes for a request that already holds `own` bytes. A single request may be of any size.
+        """Reserve `count` more bytes for a request that already holds `own` bytes. A single request may have any size.
 
         Raises `UnavailableError` if other requests, by this user or in total, leave no room.
         """

@@ -148,7 +148,7 @@ class _SentTexts:
         send: Callable[[Sequence[str]], Pending[list[Embedded]]],
         progress: Progress | None,
     ) -> None:
-        """Send the first chunks. Without texts, send one empty chunk to test whether the server responds."""
+        """Send the first chunks. If there are no texts, send an empty chunk to test whether the server responds."""
         chunks = list(_chunks(texts)) or [texts]
         self._total = len(texts)
         self._waiting = deque(chunks)

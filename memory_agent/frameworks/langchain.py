@@ -156,8 +156,8 @@ def request_of(inputs: Any) -> str | None:
 
 
 def _last_text(value: Any, type: str | None) -> str | None:
-    """Return the value itself if it is a text, else the text of the last message. `type` limits the choice unless it is
-    None."""
+    """Return the value itself if it is a string, else the text of the last message. `type` limits the choice unless it
+    is None."""
     if isinstance(value, Mapping):
         value = value.get("messages")
     if isinstance(value, BaseMessage):

@@ -35,7 +35,7 @@ class Syntax(NamedTuple):
 
 
 class UneditableError(ValueError):
-    """A text that its client cannot read, or in which an expected entry is replaced by another value."""
+    """JSON text that its client cannot read, or in which an expected entry is replaced by another value."""
 
 
 class Number(NamedTuple):

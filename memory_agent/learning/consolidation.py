@@ -1,4 +1,4 @@
-"""Deferred work on ended runs: infers which memories they used, updates patterns, and retrains and saves the learner.
+"""Deferred work on finished runs: infers which memories they used, updates patterns, retrains and saves the learner.
 
 The order matters: inferred uses count in patterns and lessons, and the learner may rank a pattern. Closing a memory
 infers uses and saves the learner, but does not update patterns.
@@ -92,7 +92,7 @@ class _Case(NamedTuple):
 
 
 class UseInference:
-    """Infers which memories the ended runs of one user used. Not thread-safe."""
+    """Infers which memories the finished runs of one user used. Not thread-safe."""
 
     def __init__(self, archive: Archive, run_records: RunRecords) -> None:
         self._archive = archive

@@ -1,4 +1,4 @@
-"""The learner (`sona`) of one user, which is trained on ended runs, used by recalls, and saved beside the store.
+"""The learner (`sona`) of one user, which is trained on finished runs, used by recalls, and saved beside the store.
 
 The learned state is a function of the runs in the store (`lessons`). After each batch, the changed runs are learned
 incrementally. During upkeep, and before saving, everything is relearned. Relearning is exact, and it also replaces a
@@ -44,7 +44,7 @@ class Advice(msgspec.Struct, frozen=True, dict=True):
     run_of: RunOf = lambda _number, _similarity: None
 
     def causes(self, row: int) -> list[dict[str, Any]]:
-        """Return the past runs that raise the memory in `row`: the run that used it, or else the nearest three runs."""
+        """Return the past runs that raise the score of a memory: the run that used it, or else the nearest three."""
         if self.adaptation is None:
             return []
         cause = self.adaptation.cause(row)

@@ -63,7 +63,7 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
 
 def ignore_ended_runs(batch: Batch) -> int:
-    """Exclude all ended runs from the lessons; return the number of ended runs."""
+    """Exclude all finished runs from the lessons; return the number of finished runs."""
     numbers = [run.number or 0 for run in batch.trajectories()]
     batch.set_blob(_RESET_BLOB, max(numbers, default=0).to_bytes(8, "big"))
     batch.change_lessons()

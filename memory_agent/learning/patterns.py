@@ -49,7 +49,7 @@ _TITLE_CHARS = 80
 
 @dataclass(frozen=True, eq=False)
 class PastRun:
-    """An ended run."""
+    """A finished run."""
 
     id: str
     objective: str

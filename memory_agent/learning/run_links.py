@@ -227,7 +227,7 @@ def _raised_by(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> R
 
 
 def _sharing(writer: RunWriter, run: StoredTrajectory, *, is_later: bool) -> set[str]:
-    """Return the nearest earlier (or later) runs that used one of the run's memories without overlapping it in time."""
+    """Return the nearest earlier (or later) runs that share a used memory with `run` and do not overlap it in time."""
     keys = [key for used in run.used for key in _nearest_uses(writer, used.row, run, is_later=is_later)]
     return {other.id for other in _runs(writer, keys) if other.id != run.id}
 

@@ -73,7 +73,7 @@ _LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee
 
 
 def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
-    """Return an ended run as text, or None if it has not ended or its request is missing."""
+    """Return a run as text, or None if it has not ended or its request is missing."""
     record = None if run.begin_row is None else snapshot.record(run.begin_row)
     if record is None or run.ended_us is None or run.outcome is None:
         return None
@@ -172,7 +172,7 @@ def is_in_other_words(one: RunRequest, other: RunRequest, least_similarity: floa
 
 
 def likeness(one: RunRequest, other: RunRequest) -> float | None:
-    """Return the cosine similarity of two requests. Without vectors, return 1 if their words are equal, else None."""
+    """Return the cosine similarity of two requests or, if one has no vector, 1 if their words are equal, else None."""
     if one.vector is None or other.vector is None:
         return 1.0 if _words(one.text) == _words(other.text) else None
     return float(one.vector @ other.vector) if one.vector.shape == other.vector.shape else None

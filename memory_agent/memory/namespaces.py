@@ -82,7 +82,7 @@ class Sona:
             return self._learner.gate
 
     def reset(self) -> int:
-        """Discard what was learned; return the number of ended runs, which the learner ignores from now on.
+        """Discard what was learned; return the number of finished runs, which the learner ignores from now on.
 
         Keeps the runs and the outcomes of memories. Durable on return.
 
@@ -98,7 +98,7 @@ class Sona:
             return ignored
 
     def export(self) -> bytes:
-        """Return the ended runs with their recalls, for `load`. Keep the data private: it contains the queries.
+        """Return the finished runs with their recalls, for `load`. Keep the data private: it contains the queries.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7")
@@ -127,8 +127,8 @@ class Sona:
             return added
 
     def consolidate(self, now: datetime | None = None) -> bool:
-        """Infer which memories were used by ended runs, find patterns, and train and save the learner; return whether
-        any of this was due.
+        """Infer which memories finished runs used, find patterns, and train and save the learner; return whether any of
+        this was due.
 
         This is part of a host's upkeep. A call reads at most 50 runs.
 

@@ -146,7 +146,7 @@ class Runs:
         """End a run. Unless `quality` (0..1) is passed, it is derived from the outcome. Durable on return.
 
         A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
-        arguments returns the run; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run
+        arguments returns the run; `feedback` revises the quality of a finished run. Raises `RunUnknownError` for a run
         that was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
@@ -187,7 +187,7 @@ class Runs:
                 return None if run is None or not run.marks else to_trajectory(snapshot, run)
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs whose request resembles `query`, best first, with the text of each step.
+        """Return at most `top_k` finished runs whose request resembles `query`, best first, with the text of each step.
 
         Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
         and runs below `min_relevance` (default: the setting `recall.min_relevance`).

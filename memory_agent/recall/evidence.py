@@ -250,7 +250,7 @@ def credit(cosines: Scores) -> Scores:
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1, or NaN without evidence. The `best` evidence raises the other values."""
+    """Return the relevance (n,), 0 to 1; NaN if there is no evidence. The `best` evidence raises the other values."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found

@@ -8,7 +8,7 @@
     judged       keep what a language model selects, if there is one (`judgement`)
     answer       add passages, counts and explanations
     shared       add items of other users, if requested
-    runs         add ended runs with a request that resembles the query, if requested
+    runs         add finished runs with a request that resembles the query, if requested
     context      render a block for a prompt, if requested
 
 Recall is advisory, and never fails or hangs because a part is unavailable. A part that is missing, late or damaged is
@@ -91,7 +91,7 @@ class RecallPipeline:
         return replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
 
     def similar_runs(self, query: Query) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs whose request resembles the query, best first. Raises only `StoreError`."""
+        """Return at most `top_k` finished runs with a request like the query, best first. Raises only `StoreError`."""
         deadline = Deadline(query.deadline_ms)
         search = self._searcher.search(query, (), self._searcher.begin(query, deadline), deadline)
         return similar_runs(search, query.top_k)

@@ -1,4 +1,4 @@
-"""Finds the ended runs whose request resembles a query.
+"""Finds the finished runs whose request resembles a query.
 
 A run is found through the memory that began it, the user's message before that memory in the same session, or the run
 that it retried. A run passes a filter if the memory that began it does. The caller's own words are searched too, so a
@@ -132,7 +132,7 @@ def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
 
 
 def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
-    """Return whether the memory in `slot` is only the request of an ended run, which the run's line also shows."""
+    """Return whether the memory in `slot` is only the request of a finished run, which the run's line also shows."""
     if not IS_REQUEST[search.view.sources[slot]]:
         return False
     run, record = _run_of(search, snapshot, slot), snapshot.record(int(search.view.rows[slot]))
@@ -166,7 +166,7 @@ def _best(search: Search, limit: int) -> tuple[Slots, bool]:
 def _runs(
     search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answer: Candidates | None
 ) -> Iterator[SimilarRun]:
-    """Yield at most `top_k` different ended runs that the requests in `slots` began, best first."""
+    """Yield at most `top_k` different finished runs that the requests in `slots` began, best first."""
     found = scored(search, slots, reach=0)  # other messages of the session are not evidence for a run
     vouching = credit(found.cosines)
     certain = relevance(found.evidence, vouching, -np.inf)

@@ -4,7 +4,8 @@ Memories with the same fingerprint (`storage/terms`) are folded into the best of
 request (`stages`) keeps its place, and the others are folded into it, unless there is nothing else to show.
 
 If the baseline and the learned ranking are both enabled, their answers are interleaved by team draft
-(`sona/interleaving`). Otherwise the baseline answers, and may be compared with the learned ranking (`sona/comparison`).
+(`sona/interleaving`). Otherwise the answer uses the baseline ranking, which may be compared with the learned ranking
+(`sona/comparison`).
 `learning/learner` decides which rankings are enabled.
 
 Shapes: n candidates, p leaders.

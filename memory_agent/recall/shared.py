@@ -98,7 +98,8 @@ def merged(
     key: str,
     cut_off: float,
 ) -> tuple[RetrievedMemory, ...]:
-    """Return at most `top_k` memories from both tiers, by class. Without items, return the local memories unchanged.
+    """Return at most `top_k` memories from both tiers, by class. If there are no items, return the local memories
+    unchanged.
 
     A shared item with the same words as local memories is folded into them: they get the item's `shared` and remain
     local. If several shared items have the same words, the better proven one is retained or, in a tie, the earlier one.

@@ -45,7 +45,7 @@ class RecallOptions(TypedDict, total=False):
     time named in the query. `reference_time`: the time relative to which "last week" is resolved (default: now); its
     time zone decides when days begin. `context_tokens`: also render a prompt block of at most this many tokens of the
     embedding model. `with_embedding`: include each record's vector. `min_relevance`: the minimum relevance of a
-    returned memory, 0 to 1; 0 disables the threshold. `runs`: also return at most this many ended runs whose request
+    returned memory, 0 to 1; 0 disables the threshold. `runs`: also return at most this many finished runs whose request
     resembles the query; the block begins with these runs. The default is 2 if a block is rendered for the profile
     `before_planning` or `trajectory`, else 0. `tiers`: `local`, the default, is the user's own memory; `global`
     contains the items that users share.

@@ -202,7 +202,7 @@ class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
 
 
 class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes that followers have not received yet, each with the id of its event. `through` is the last entry's
+    """The changes that followers have not received yet, each with the id of its event. `through` is the last entry's
     number.
     """
 

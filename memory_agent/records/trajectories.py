@@ -88,7 +88,7 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended run whose request resembles a text.
+    """A finished run whose request resembles a text.
 
     `score` (the raw cosine) and `relevance` refer to the request, to the user's message before the request, or to the
     run that this run retried. `steps` contains at most 32 steps, in order: the first steps and the last, with
@@ -209,7 +209,7 @@ class SonaStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecalledRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A past run that raised a memory in the learned ranking: its similarity to the request, and its quality."""
+    """A past run that raised a memory's score in the learned ranking: its similarity to the request and its quality."""
 
     trajectory_id: str
     similarity: float = 0.0

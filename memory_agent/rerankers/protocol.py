@@ -31,7 +31,7 @@ class Reranker(Protocol):
     """Selects memories. May be called from several threads at once."""
 
     def __call__(self, query: str, candidates: Sequence[Snippet], most: int, timeout_s: float) -> Selection:
-        """Return at most `most` of the candidates, or none if none is relevant. The candidates are ordered by score.
+        """Return up to `most` candidates, or none if none is relevant. The candidates are ordered by score.
 
         After `timeout_s`, the result is no longer used. May raise any exception; the answer is then ranked by score.
         """

@@ -158,7 +158,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class JudgeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The judge: a model that selects at most `most` of the `candidates` best memories for an answer."""
+    """The judge: a model that selects up to `most` memories for an answer, from the best `candidates` memories."""
 
     server: Annotated[str, msgspec.Meta(pattern=r"^(off|openai|anthropic|[\w.]+:\w+)$")] = "off"
     url: str = ""  # "": the URL of OpenAI or Anthropic

@@ -214,7 +214,7 @@ def _values_at(value: object, place: Place) -> Iterator[object]:
 
 
 def _unfold(value: object) -> object:
-    """Decode a text that is itself a JSON object or list; return anything else unchanged."""
+    """Decode a string that is itself a JSON object or list; return anything else unchanged."""
     if not isinstance(value, str) or value.strip()[:1] not in ("{", "["):
         return value
     try:

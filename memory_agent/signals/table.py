@@ -210,7 +210,7 @@ class LayeredTable:
             raise self.error(path.rstrip("`").removeprefix("$."), reason) from error
 
     def part(self, place: str, line: str) -> Part:
-        """Parse a part of a text (`parse_part`). Raises `SettingsError`."""
+        """Parse the definition of a part of a text (`parse_part`). Raises `SettingsError`."""
         try:
             return parse_part(line)
         except ValueError as error:

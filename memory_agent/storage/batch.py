@@ -121,7 +121,7 @@ class Batch(Snapshot):
         return self._transaction.get(EVENTS, key) is not None
 
     def link_event(self, event_id: str, row: int) -> None:
-        """Link an event to the memory in `row`, so that repeats are recognised."""
+        """Link an event to the memory in `row`, so that a repeated event is recognised."""
         self._transaction.put(EVENTS, codec.name_key(event_id, "event_id"), codec.short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
@@ -137,7 +137,7 @@ class Batch(Snapshot):
             if before != after:
                 self._log("words", row)
         else:
-            if self.state.next_number > 1:  # an ended run may have begun with this memory or used it
+            if self.state.next_number > 1:  # a finished run may have begun with this memory or used it
                 self.change_lessons()
             self._log("vector", row)
 

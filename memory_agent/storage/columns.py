@@ -74,7 +74,7 @@ class Columns:
     """The columns of one store. One thread changes them; any thread may use `view`."""
 
     def __init__(self, vectors: PassageVectors | IndexedVectors, words: Postings) -> None:
-        """Start without memories; both indexes must be empty."""
+        """Start with no memories; both indexes must be empty."""
         self.applied = 0
         self.built_at: datetime | None = None
         self.stamp = self.words_stamp = ""

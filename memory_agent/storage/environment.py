@@ -121,7 +121,7 @@ class UserKey:
 def open_user_key(
     settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
 ) -> UserKey | None:
-    """Return a user's key, or None without encryption. Raises `SettingsError`. See `open_key_ring`."""
+    """Return a user's key, or None if encryption is off. Raises `SettingsError`. See `open_key_ring`."""
     try:
         ring = open_key_ring(settings, data_dir, is_shared=is_shared)
     except relay.RelaySettingsError as error:

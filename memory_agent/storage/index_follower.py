@@ -43,8 +43,8 @@ Report = Callable[[int, int], None]
 
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
-    """The openings of a store with an index. Copies of a store share changes only up to the point at which they were
-    made. Therefore, `former` lists each earlier opening with the number of its last change.
+    """The openings of a store with an index. A store and its copy have only those changes in common that were made
+    before the copy. Therefore, `former` lists each earlier opening with the number of its last change.
     """
 
     present: str = ""

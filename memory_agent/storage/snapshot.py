@@ -213,7 +213,7 @@ class Snapshot:
         return None if value is None else stored_runs.decode_trajectory(key, value)
 
     def trajectories(self) -> Iterator[stored_runs.StoredTrajectory]:
-        """Yield the ended runs in the order in which they first ended (`number`)."""
+        """Yield the finished runs in the order in which they first ended (`number`)."""
         return self._runs_of(self.run_keys(stored_runs.NUMBERED))
 
     def newest_trajectories(self) -> Iterator[stored_runs.StoredTrajectory]:

@@ -308,8 +308,8 @@ class Store:
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
-        """Yield the waiting notes, and remove them unless the block raises. Readers still see the notes until they are
-        removed.
+        """Yield the waiting notes, and remove them after the block unless it raises. Until then, readers still see the
+        notes.
         """
         with self._touching:
             taken = dict(self._notes)

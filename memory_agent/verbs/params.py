@@ -177,7 +177,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     runs: Annotated[
         int | None,
         means(
-            "Also return at most this many ended runs whose request resembles the query. "
+            "Also return at most this many finished runs whose request resembles the query. "
             "Default: 2 in a block of the profiles before_planning and trajectory.",
             0,
             MOST_SIMILAR_RUNS,
@@ -497,7 +497,7 @@ def _list_fields(params: type[Params]) -> tuple[str, ...]:
 def _listed(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
     """Return the values. Raises `InvalidInputError` for a single string, which would be split into characters."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidInputError(field, "must be a list of texts")
+        raise InvalidInputError(field, "must be a list, not a single value")
     return tuple(values)
 
 

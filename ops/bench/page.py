@@ -2,9 +2,9 @@
 
     python -m ops.bench.page [--memories 100000] [--store FOLDER] [--feed-s 20] [--rate 250] [--write]
 
-FOLDER is a user's folder that contains the memories; if it is omitted, a folder is filled first. `--feed-s 600` is the
-ten-minute run. `--write` writes `ops/bench/page.md`. A frame time is the interval between the starts of two successive
-repaints.
+FOLDER is a user's folder that contains the memories; if it is omitted, a new folder is first filled with memories.
+`--feed-s 600` is the ten-minute run. `--write` writes `ops/bench/page.md`. A frame time is the interval between the
+starts of two successive repaints.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _table(found: dict[str, Any], memories: int, load: float) -> str:
 def main(arguments: list[str]) -> None:
     """Print the figures as JSON, and write the results page on request."""
     parser = argparse.ArgumentParser(description="Measure the page in Chromium.")
-    parser.add_argument("--memories", type=int, default=100_000, help="number of memories to store, without --store")
+    parser.add_argument("--memories", type=int, default=100_000, help="number of memories, if --store is omitted")
     parser.add_argument("--store", type=Path, help="use a copy of this user folder as the store")
     parser.add_argument("--feed-s", type=float, default=20.0, help="seconds of the live feed")
     parser.add_argument("--rate", type=int, default=250, help="events a second")

@@ -115,7 +115,7 @@ def _report(taken_ms: dict[str, list[Block]]) -> dict[str, Any]:
 
 
 def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
-    """Return the processor time of a recall through RPC, summed over all processes, and of embedding its query."""
+    """Return the processor times of a recall through RPC (summed over all processes) and of embedding its query."""
     daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
     assert daemon is not None
     processes = [process for process in process_tree(daemon) if process.pid != os.getpid()]

@@ -367,7 +367,7 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
             (
                 "beside_both",
                 "beside_own",
-                "own recall while another user recalls both tiers, relative to only own memories",
+                "own recall while another user recalls both tiers, relative to the other recalling only one tier",
                 None,
             ),
         ):

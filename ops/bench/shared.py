@@ -184,7 +184,7 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
 
 
 def _path(ways: dict[str, Ask], client: MemoryClient) -> dict[str, Any]:
-    """Return each way's processor time per process, and the ratio of asking both tiers to asking only own memories.
+    """Return each way's processor time per process, and the ratio of asking both tiers to asking only the local tier.
 
     The ratio includes only the slower host.
     """

@@ -258,7 +258,7 @@ def _claims(reader: _Reader) -> Iterator[str]:
     claims["ranking worse items last, minus not ranking them last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
     claims["loop with a reserved place minus loop without it"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
-    claims["place for proven and new items minus place for new items only, if own memories fill the answer"] = gain(
+    claims["place for proven and new items minus place for new only, if the user's memories fill the answer"] = gain(
         half, none
     )
     yield "## Claims\n"
@@ -388,7 +388,7 @@ def _places(reader: _Reader) -> Iterator[str]:
     yield "| | success | one of five helps | shared items shown |"
     yield "|---" * 4 + "|"
     for epoch, name in ((0, "before any report"), (reader.last, "at the end")):
-        for is_full, which in ((None, "all"), (True, "own memories fill the answer")):
+        for is_full, which in ((None, "all"), (True, "the user's memories fill the answer")):
             kept = reader.after(LOOP, is_full=is_full, epoch=epoch)
             found = gain(kept, reader.after(NO_PLACE, is_full=is_full, epoch=epoch))
             cells = [

@@ -48,9 +48,9 @@ _TAIL = """\
 
 - *minus off* is the difference from the shipped ranking with learning off. Both include fusion, centring, neighbours,
   context words and dates. Vectors alone are shown for comparison.
-- *gain* is the smaller of the differences from learning off and from the shuffled control, which was taught an equal
-  number of memories that were not used. The control gains because memories were shown often, not because they were
-  useful.
+- *gain* is the smaller of the differences from the arm "learning off" and from the shuffled control, which was taught
+  an equal number of memories that were not used. The control gains because memories were shown often, not because they
+  were useful.
 - *oracle* names all evidence, found or not. No agent can do that, so it is an upper bound. *cite* is an agent that
   names its sources, with mistakes. *list* names all memories that were shown.
 - In "oracle", "cite", "list" and the controls, learning is active from the first lesson (`learning.mode=on`), to
@@ -59,10 +59,10 @@ _TAIL = """\
 - *Users with recurring work* have 50 runs. Four of five runs ask about one of six matters, in varying words; each
   matter is a question about one conversation. Every fifth run asks something else. *Again* is the gain when these
   matters are asked about again in new words, and *new* is the gain on questions never asked before; both are relative
-  to learning off. Before decision 0020, the gate had not opened for any of these users by run 50, since its trial
-  started after 50 credited runs.
+  to the results with learning off. Before decision 0020, the gate had not opened for any of these users by run 50,
+  since its trial started after 50 credited runs.
 - The arms for parts of the learner, lists, one vector and vectors alone use at most the first two seeds. Each arm is
-  compared with learning off and with its control for the same seeds.
+  compared with the arm "learning off" and with its control for the same seeds.
 - "Association alone" is the nearest-exemplar baseline: the memories used by the nearest past requests. "One vector for
   all" is a global Rocchio vector. It is computed with learning off, and shifts all queries by .75 times the mean
   difference between the used memories and the requests of approved runs. Ranking is as shipped. The weight .75 is the

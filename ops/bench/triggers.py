@@ -59,7 +59,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts: list[str]) -> dict[str, list[float]]:
-    """Return times in ms: from ack to block, for blocks that arrived, and of a recall, for every second text."""
+    """Return times in ms: from ack to block, for blocks that arrived, and of recalls, for every second text."""
     pauses = random.Random(len(texts))
     took: dict[str, list[float]] = {"block_ms": [], "recall_ms": []}
     for place, text in enumerate(texts):

@@ -31,7 +31,7 @@ def learn_for_three_weeks(stage: Stage) -> None:
             f"A page is an alert for {story.user}'s agent. There are {sum(story.pages_per_week)} pages of "
             f"{len(story.kind)} kinds, each worded differently. Her memory contains {len(story.run)} past runs: "
             "for most kinds, one that resembles the page but did not help, and one that helped. The agent recalls "
-            "before it plans, uses the run that worked if it is shown, and reports the outcome."
+            "before it plans, uses the successful run if it is shown, and reports the outcome."
         )
         threshold = stage.client(story.user).sona.status().gate.threshold
         stage.screen.gap()
@@ -70,10 +70,10 @@ def _go_through_pages(stage: Stage, publisher: Publisher) -> tuple[Standings, So
 def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
     stage.screen.gap()
     stage.screen.say(
-        "How often the run that worked ranked first; in parentheses: with the same answers ranked by similarity", "dim"
+        "How often the successful run ranked first; in parentheses: with the same answers ranked by similarity", "dim"
     )
     stage.screen.table(standings.rows(), header=("", "all pages", "similarity misleads", "similarity helps"))
-    stage.screen.say("similarity misleads: the past run most similar to the page is not the one that worked", "dim")
+    stage.screen.say("similarity misleads: the past run most similar to the page is not the successful one", "dim")
     led, by_likeness_alone = standings.led(3)
     stage.screen.promise(
         "the gate opened because the learned ranking won comparisons, not because of a setting",

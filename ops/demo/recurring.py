@@ -26,7 +26,7 @@ _ENDING = "conductor.run.completed"
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of incident: the past run most similar to its pages, and the run that worked (possibly the same run)."""
+    """A kind of incident: the past run most similar to its pages, and the successful run (possibly the same run)."""
 
     name: str
     closest: str
@@ -36,7 +36,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def looks_deceive(self) -> bool:
-        """Whether the most similar run differs from the run that worked."""
+        """Whether the most similar run differs from the successful run."""
         return self.closest != self.worked
 
 
@@ -107,7 +107,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return str(next(payload["summary"] for event_type, payload in run.events if event_type == _ENDING))
 
     def cited(self, page: Page, shown: Sequence[RetrievedMemory]) -> RetrievedMemory | None:
-        """Return the memory that carol's agent uses (the end of the run that worked), or None if it was not shown."""
+        """Return the memory that carol's agent uses (the end of the successful run), or None if it was not shown."""
         ending = self.ending_of(page.kind.worked)
         return next((memory for memory in shown if memory.record.text.startswith(ending)), None)
 

@@ -1,4 +1,4 @@
-"""Describes how often and why the run that worked ranks first in carol's answers, and the gate's evidence. Pure."""
+"""Describes how often and why the successful run ranks first in carol's answers, and the gate's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS = {
 
 @dataclass
 class Standings:
-    """Counts the pages and how often the run that worked ranked first, by week and by whether similarity misleads.
+    """Counts the pages, and how often the successful run ranked first, by week and by whether similarity misleads.
 
     `unlearned` counts how often that run ranked first without the learned parts of scores.
     """
@@ -41,7 +41,7 @@ class Standings:
         self.unlearned[key] += rank_of(page.kind.worked, by_likeness(shown)) == 1
 
     def led(self, week: Week) -> tuple[int, int]:
-        """Return how often the run that worked ranked first in a week, with and without the learned parts."""
+        """Return how often the successful run ranked first in a week, with and without the learned parts."""
         return _sum(self.worked, week), _sum(self.unlearned, week)
 
     def rows(self) -> list[tuple[str, ...]]:

@@ -113,10 +113,10 @@ def sona(target: Target, options: _Options) -> None:
       recurring work  for how many users the gate opened within 20 and 50 runs, and their gain
       airline runs    past runs recalled for a new request: same task or not, successful or not
 
-    The following are also compared with learning off: only vectors, single parts of the learner, and one vector that
-    shifts all queries (Rocchio). Only the gain over both learning off and the shuffled control counts. "cite, gate
-    decides" is what a user gets with learning.mode=auto; in the other arms, learning is always active. The default
-    takes about 15 minutes on two slow cores, and --quick takes a few minutes.
+    Three other kinds of arms are also compared with the shipped ranking with learning off: only vectors, single parts
+    of the learner, and one vector that shifts all queries (Rocchio). A gain counts only if it exceeds both that ranking
+    and the shuffled control. "cite, gate decides" is what a user gets with learning.mode=auto; in the other arms,
+    learning is always active. The default takes about 15 minutes on two slow cores, and --quick takes a few minutes.
 
     \b
     Examples:

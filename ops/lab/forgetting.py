@@ -91,7 +91,7 @@ def pair_user(first: History, second: History) -> str:
 
 
 def jobs(histories: Sequence[History], arms: Sequence[Arm], seeds: Sequence[int]) -> list[PairJob]:
-    """Return the experiment's jobs, for the arms with learning off, oracle and cite."""
+    """Return the experiment's jobs, for the arms `OFF`, `ORACLE` and `CITE`."""
     arms = [arm for arm in arms if arm.name in (OFF, ORACLE, CITE)]
     return [
         PairJob(seed, place, pair_user(first, second), first, second, arm)
@@ -119,7 +119,7 @@ def run_job(setup: Setup, job: PairJob) -> Moments:
 
 
 def summarise(moments: Sequence[Moments]) -> list[Forgetting]:
-    """Return, for each arm, the retained gain over learning off."""
+    """Return, for each arm, the retained gain over the arm `OFF`."""
     off = {(part.seed, part.user): part for part in moments if part.arm == OFF}
     by_arm: dict[str, list[tuple[Moments, Moments]]] = {}
     for part in moments:
@@ -166,7 +166,7 @@ def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, be
 
 
 def _gains(of_arm: Sequence[Compared], moment: Moment) -> tuple[Array, list[str]]:
-    """Return each question's gain over learning off, (q,), and its user."""
+    """Return each question's gain over the arm `OFF`, (q,), and its user."""
     gains, units = [], []
     for own, off in of_arm:
         gains += [recall - off.asked[moment][id_] for id_, recall in own.asked[moment].items()]

@@ -1,9 +1,8 @@
-"""Compares an arm with learning off and with its control: the difference, and its interval.
+"""Compares an arm with the arm `OFF` and with its control: the difference, and its interval.
 
 Differences per question and seed are resampled by whole conversations (`evaluation.bootstrap`), because a
 conversation's questions share turns, and a question's seeds are not independent. The gain is the smaller of the
-differences from learning off and from the control, because a gain that the control shows as well is not learned from
-use.
+differences from `OFF` and from the control, because a gain that the control shows as well is not learned from use.
 
 Shapes: q answers (one per question and seed), m metrics.
 """

@@ -34,7 +34,7 @@ def check_plot(file: Path) -> None:
 
 
 def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
-    """Plot the learning curves to a PNG file, relative to learning off (the line at 0). Raises the same errors as
+    """Plot the learning curves to a PNG file, relative to the arm `OFF` (the line at 0). Raises the same errors as
     `check_plot`.
     """
     check_plot(file)
@@ -50,7 +50,7 @@ def draw_curve(points: Sequence[Point], title: str, file: Path) -> None:
     axes.axhline(0.0, color="black", linewidth=1, label=OFF)
     axes.set_title(title, fontsize="medium")
     axes.set_xlabel("share of the training questions taught, %")
-    axes.set_ylabel("recall at 5, repeated evidence, minus learning off, %")
+    axes.set_ylabel("recall at 5, repeated evidence, minus recall with learning off, %")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(file, dpi=_DOTS_PER_INCH, metadata={"Software": None})

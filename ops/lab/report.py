@@ -38,8 +38,8 @@ class Taught(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of one measurement. Shares range from 0 to 1; differences are relative to learning off unless stated
-    otherwise.
+    """The results of one measurement. Shares range from 0 to 1; differences are relative to the results with
+    learning off, unless stated otherwise.
 
     `inputs` are the files' SHA-256 digests, by kind. `users` and `questions` are the numbers of measured users and
     questions.
@@ -180,12 +180,12 @@ def _gains(standings: Sequence[Standing]) -> Iterator[Target]:
     for arm, bound in ((ORACLE, ORACLE_GAIN), (CITE, CITE_GAIN)):
         if standing := _find(standings, arm, "random", "repeated"):
             over_off, over_control = standing.over_off[HEADLINE], standing.over_control
-            yield _at_least(f"{arm}, repeated evidence: recall at 5 minus learning off", over_off.mean, bound)
+            yield _at_least(f"{arm}, repeated evidence: recall at 5 minus that with learning off", over_off.mean, bound)
             yield _above(f"{arm}, repeated evidence: lower 95 % bound of that difference", over_off.low, 0.0)
             if over_control is not None:
                 yield _above(f"{arm}, repeated evidence: recall at 5 minus shuffled control", over_control.mean, 0.0)
     if standing := _find(standings, GATED, "disjoint", "new"):
-        name = f"{GATED}, evidence never used: recall at 5 minus learning off"
+        name = f"{GATED}, evidence never used: recall at 5 minus that with learning off"
         yield _at_least(name, standing.over_off[HEADLINE].mean, MOST_HARM)
 
 

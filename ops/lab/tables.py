@@ -25,7 +25,7 @@ _LEARNT = {
     "random": "random split, evidence may repeat: evidence found, %",
     "disjoint": "disjoint split, no evidence repeats: evidence found, %",
 }
-_CURVE = "learning curve: recall at 5 of repeated questions, minus learning off, %"
+_CURVE = "learning curve: recall at 5 of repeated questions, minus recall with learning off, %"
 _PROJECTS = "two projects in one memory, A taught before B: gain in recall at 5, %"
 
 _TARGETS = ("target", "measured", "bound", "reached")

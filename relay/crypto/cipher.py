@@ -62,7 +62,7 @@ class Cipher:
             raise UndecipherableError from error
 
     def fingerprint(self, plain: bytes) -> bytes:
-        """Return a keyed digest of 16 bytes, which identifies a text without revealing it."""
+        """Return a keyed digest of 16 bytes, which identifies `plain` without revealing it."""
         return blake2b(plain, digest_size=_PRINT_BYTES, key=self._print_key).digest()
 
 

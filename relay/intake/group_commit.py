@@ -1,7 +1,7 @@
 """Acknowledged intake with group commit: one transaction stores all queued publishes, and each publisher gets one ack.
 
 A publisher's events are journaled in order; events after a gap are rejected, and the publisher resends them. The
-journal recognises repeats by `event_id`, so the state here may be lost.
+journal recognises repeated events by `event_id`, so the state here may be lost.
 """
 
 from __future__ import annotations

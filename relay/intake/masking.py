@@ -106,7 +106,8 @@ class Masker:
         return self._value(value, self._literals.rows_within(value)) if self._formats else value
 
     def event(self, event: Event) -> Event:
-        """Return the event with its payload and unknown fields masked. Keeps the ids, so that repeats are recognised.
+        """Return the event with its payload and unknown fields masked. Keeps the ids, so that repeated events are
+        recognised.
 
         >>> event = msgspec.structs.replace(events[0], payload={"password": word})
         >>> masker.event(event).payload

@@ -424,7 +424,7 @@ class Publisher:
         assert self._spool is not None
         with contextlib.suppress(
             errors.JournalFullError
-        ):  # a later ack releases the event, or the relay recognises the repeat
+        ):  # a later ack releases the event, or the relay recognises it as a repeat
             self._spool.release(through_seq, datetime.now(UTC))
 
     def _refused(self, refusal: Refusal) -> None:

@@ -155,7 +155,7 @@ def _strike(world: World, kill: Kill, seeded: random.Random) -> None:
         part.order.give(
             kind, "any" if kind == "kill" else "write", path, seeded.randint(1, MOST_CALLS_OF.get(path, MOST_CALLS))
         )
-        wait_until(lambda: not part.is_alive, f"{part.name} is killed at a call: {kill}")
+        wait_until(lambda: not part.is_alive, f"{part.name} is killed during a call: {kill}")
         assert part.wait() == -signal.SIGKILL, part.log()
         part.order.revoke()
     else:
@@ -171,7 +171,7 @@ def _strike_spool(world: World, kill: Kill, seeded: random.Random) -> None:
     if kill.how == "call":
         part.order.give("kill", "any", _DISK["spooling"][0], seeded.randint(1, MOST_CALLS))
         world.relay.kill()
-        wait_until(lambda: not part.is_alive, f"the spool's owner is killed at a call: {kill}")
+        wait_until(lambda: not part.is_alive, f"the spool's owner is killed during a call: {kill}")
         assert part.wait() == -signal.SIGKILL, part.log()
         part.order.revoke()
     else:

@@ -1,4 +1,4 @@
-"""Test users on three machines while machines are killed, frozen, taken away and restarted."""
+"""Test three machines and their users while machines are killed, frozen, taken away and restarted."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def fill(walked: Walked) -> str:
 
 
 def leave(walked: Walked) -> None:
-    """Create the files that hooks and killed processes leave behind while no daemon runs."""
+    """Create the files that hooks and killed processes leave behind while no daemon is running."""
     data_dir, mark = walked.daemon.data_dir, MARKS.__getitem__
     token = create_key(data_dir, "of-alice", "alice", frozenset({Scope.PUBLISH, Scope.RECALL})).token
     walked.hook(f"fix the {mark('hook')}", "s-1", "--user", "alice")

@@ -1,4 +1,4 @@
-"""Test keys with a real daemon: remote access over CURVE, access for one user, and revocation."""
+"""Test the use of keys with a real daemon: remote access over CURVE, access for one user, and revocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the metrics of a real daemon: they agree with `status` and `stats`, and scraping does not disturb users."""
+"""Test the metrics of a real daemon: they agree with `status` and `stats`, and scraping does not affect users."""
 
 from __future__ import annotations
 

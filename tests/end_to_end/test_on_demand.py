@@ -102,7 +102,7 @@ def test_a_daemon_of_a_client_has_nothing_of_it(monkeypatch: pytest.MonkeyPatch,
         assert process.children() == []  # a child would write to the old log after a rotation
         assert [path for path in layout.data_dir.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
         claim = layout.claim_start()
-        assert claim is not None, "it has released the lock of its start"
+        assert claim is not None, "it has released the start lock"
         claim.close()
 
 

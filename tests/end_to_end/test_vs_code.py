@@ -56,7 +56,7 @@ class VsCode(NamedTuple):
 
     @contextmanager
     def window(self, folder: Path, **probe: Any) -> Iterator[Page]:
-        """Open a folder in a window, where the extension carries out `probe`."""
+        """Open a folder in a window in which the extension runs `probe`."""
         (folder / "probe.json").write_text(json.dumps(probe))
         with self.browser.new_page() as page:
             page.set_default_timeout(PATIENCE_MS)

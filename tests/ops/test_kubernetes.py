@@ -284,7 +284,7 @@ def test_the_daemons_data_is_mounted_by_one_pod_only() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_commands_of_the_pods_work_together(tmp_path: Path) -> None:
-    """Run the manifests' daemon, probe, join-key and worker commands with loopback addresses and the test's folders."""
+    """Run the manifests' commands (daemon, probe, join key, worker) with loopback addresses and the test's folders."""
     daemon, worker = workload("StatefulSet"), workload("Deployment")
     home, node = "127.0.0.2", "127.0.0.3"
     certificate = ClusterSecrets(tmp_path / "authority").certificate_for(home)

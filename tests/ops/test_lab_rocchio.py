@@ -1,4 +1,4 @@
-"""Test the Rocchio baseline: its vector, its effect on the real memory, and the absence of effects without lessons."""
+"""Test the Rocchio baseline: its vector, its effect on the real memory, and no effect if there are no lessons."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 window.checks = {
   violations: [],
 
-  /** Elements that only a text rendered as HTML can have brought, and links to elsewhere. */
+  /** Elements that can come only from text rendered as HTML, and links to elsewhere. */
   intruders() {
     const isOwn = ({ href, protocol }) => protocol === "blob:" || new URL(href, location).origin === location.origin;
     const isStrange = (one) =>

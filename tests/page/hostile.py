@@ -63,7 +63,7 @@ def shown(text: str) -> str:
 
 
 def as_id(text: str) -> str:
-    """Convert a text to an id: without control characters, and at most 150 bytes long."""
+    """Convert a string to an id: without control characters, and at most 150 bytes long."""
     plain = "".join(one for one in text if unicodedata.category(one) != "Cc")
     return plain.encode()[:150].decode(errors="ignore")
 
@@ -108,7 +108,7 @@ def quarantine(data_dir: Path) -> None:
 
 
 def as_type(text: str) -> str:
-    """Convert a text to an event type, without spaces or control characters."""
+    """Convert a string to an event type, without spaces or control characters."""
     return "x." + "".join(one for one in text if one.isprintable() and one not in " *")[:100]
 
 

@@ -1,5 +1,5 @@
-"""Test events about shared items: only the key `local` can publish them, and other keys can read only those for their
-own groups.
+"""Test access to events about shared items: only the key `local` can publish them, and other keys can read only those
+for their own groups.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test errors: one root class, fields declared once, and arguments that rebuild them in another process."""
+"""Test the error classes: one root, fields declared once, and arguments that rebuild an error in another process."""
 
 from __future__ import annotations
 

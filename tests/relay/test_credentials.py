@@ -1,4 +1,4 @@
-"""Test keys: their scopes, their users, and revocation."""
+"""Test the scopes, users and revocation of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test events: both wire forms, derived ids, errors that name the invalid field, and topics."""
+"""Test the event structure: both wire forms, derived ids, errors that name the invalid field, and topics."""
 
 from __future__ import annotations
 

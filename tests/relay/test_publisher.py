@@ -1,4 +1,4 @@
-"""Test publishers over real sockets: acks, order, resending, back-pressure and invalid events."""
+"""Test `Publisher` over real sockets: acks, order, resending, back-pressure and invalid events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test requests over real sockets: replies are matched, late replies are dropped, and requests run concurrently."""
+"""Test sending requests over real sockets: replies are matched, late replies are dropped, requests run concurrently."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
 
 
 def header_value(text: str) -> str:
-    """Return a text as a header value, encoded if it cannot be sent unchanged."""
+    """Return a string as a header value, encoded if it cannot be sent unchanged."""
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith(_ENCODED)
     return text if is_plain else f"{_ENCODED}{b64encode(text.encode(errors='replace')).decode()}{_END}"
 

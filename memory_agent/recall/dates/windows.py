@@ -182,7 +182,9 @@ def part_of_day(day: Span, name: str) -> Span:
 
 
 def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
-    """Return the hour of a clock time ("3pm"), the 15 minutes around one with minutes, or the span since `begin`."""
+    """Return the span of a clock time: from `begin`, if given; otherwise the hour that starts at a full hour ("3pm"),
+    or the 15 minutes before and after a time with minutes.
+    """
     moment = parse(clock, default=day.since)
     if begin is not None:
         return Span(parse(begin, default=day.since), moment)

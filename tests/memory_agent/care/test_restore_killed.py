@@ -1,4 +1,6 @@
-"""If a restore is killed at any of its moves, the next process that locks the folder finishes it."""
+"""If a restore is killed at any point while it moves files, the next process that locks the folder finishes the
+restore.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import memory_agent.cli
 
 FILES = sorted(Path(memory_agent.cli.__file__).parent.glob("*.py"))
 JOURNAL = {"Journal", "Erasable", "encrypt_journal", "journal_folder", "read_event", "read_mark"}
-"""Names in `relay` that open, find or change a journal."""
+"""The names in `relay` that open, find or change a journal."""
 CHANGES = {"rename", "rmtree", "unlink", "rmdir", "mkdir", "write_bytes", "write_text", "fsync"}
 """Methods and functions that change files. Only evaluations may use these, to write their results."""
 

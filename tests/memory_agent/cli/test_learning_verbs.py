@@ -88,7 +88,7 @@ def test_runs_that_resemble_a_text_are_printed_and_are_in_the_block_of_a_recall(
     assert "cancelled" in run("trajectory", "list").stdout
     (like,) = run_json("trajectory", "similar", "-", "--top-k", "1", input="the auth race")
     assert msgspec.convert(like, SimilarRun).id == "run-9"
-    assert run("trajectory", "similar", "the weather").stdout.startswith("no ended run resembles this")
+    assert run("trajectory", "similar", "the weather").stdout.startswith("no finished run resembles this")
     found = run_json("recall", "the auth race", "--runs", "2")
     assert [one["id"] for one in found["runs"]] == ["run-7", "run-9"]
     assert "Previously: Tried what run-7 tries" in run("recall", "the auth race", "--runs", "2").stdout

@@ -1,4 +1,4 @@
-"""Test users without a store while no daemon runs: nothing is found or created, and their events can be erased."""
+"""Test that commands without a daemon find and create nothing for users without a store, but erase their events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test which credentials clients send by default, and that refusals contain a key's name but never its secret."""
+"""Test that clients send the right credentials by default, and that refusals name a key but never show its secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test which machines are compatible, and that changed messages require a new protocol number.
+"""Test that only compatible machines are accepted, and that changed messages require a new protocol number.
 
 If a structure changed without a new number, incompatible machines could join.
 """

@@ -1,4 +1,4 @@
-"""Test machines whose disk is full: small file systems that are filled, and made read-only."""
+"""Test behaviour on full disks: small file systems are filled, and made read-only."""
 
 from __future__ import annotations
 

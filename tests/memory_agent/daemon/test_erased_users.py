@@ -1,4 +1,4 @@
-"""Test that a daemon erases all data of a user from every file, even if it is killed at any step."""
+"""Test that a daemon erases all data of a user from every file, even if it is killed during any step."""
 
 from __future__ import annotations
 

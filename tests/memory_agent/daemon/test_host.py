@@ -1,4 +1,4 @@
-"""Test memories in one host process, without Ray: failing stores, many threads, isolation of users."""
+"""Test one host process with several memories, without Ray: failing stores, many threads, isolation of users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test users and their host processes without Ray or stores: placement, waking, sleeping, released state."""
+"""Test the host processes of users, without Ray or stores: placement, waking, sleeping, released state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test on a simulated clock when an idle daemon ends, and that no local call is lost."""
+"""Test on a simulated clock that an idle daemon ends at the right time, and that no local call is lost."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_no_daemon_ends_during_a_local_call(layout: Layout, monkeypatch: pytest.
 
 @contextmanager
 def ending(layout: Layout) -> Iterator[None]:
-    """Hold the folder and the lock of local calls, as a daemon does shortly before it ends."""
+    """Hold the folder and the lock for local calls, as a daemon does shortly before it ends."""
     with calls_lock(layout) as calls, layout.hold():
         layout.http.write_text("http://127.0.0.1:1\n")
         fcntl.flock(calls, fcntl.LOCK_EX)

@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 
 
 class Memories:
-    """Hosts that return empty blocks once `open` is set, and fail for the users in `failing`."""
+    """Fake hosts that return empty blocks once `open` is set, and fail for the users in `failing`."""
 
     def __init__(self, failing: frozenset[str] = frozenset()) -> None:
         self.calls_under_way = 0

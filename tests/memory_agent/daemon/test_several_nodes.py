@@ -1,4 +1,6 @@
-"""Test users on several nodes: moves, lost nodes, leases and the archive. Hosts, stores and the archive are real."""
+"""Test a daemon with users on several nodes: moves, lost nodes, leases and the archive. Hosts, stores and the archive
+are real.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test when memories expire, when a store is scanned, and that expired memories are erased from every file."""
+"""Test that memories expire and stores are scanned on time, and that expired memories are erased from every file."""
 
 from __future__ import annotations
 

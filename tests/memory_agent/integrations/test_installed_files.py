@@ -1,4 +1,4 @@
-"""Test where completions are installed, and that files are replaced atomically."""
+"""Test that completions are installed in the right folders, and that files are replaced atomically."""
 
 from __future__ import annotations
 

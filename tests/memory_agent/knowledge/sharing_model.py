@@ -110,7 +110,7 @@ class Item:
 
 @dataclass
 class Unreported:
-    """Uses that a user's memory has not reported yet: versions shown, and versions used by each run."""
+    """The uses that a user's memory has not reported yet: versions shown, and versions used by each run."""
 
     shown: list[Version] = field(default_factory=list)
     runs: list[tuple[str, set[Version]]] = field(default_factory=list)
@@ -267,7 +267,7 @@ class Model:
             self.journal = saved.journal
             if erased:  # the restore erases these users again, and then announces the changes in the restored log
                 self.announce()
-        else:  # the journal retains events of removed items, and recognises repeats from the restored log
+        else:  # the journal retains events of removed items, and recognises repeated events from the restored log
             self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
             self.journal.astray |= self.journal.moved
         self.is_purged = True

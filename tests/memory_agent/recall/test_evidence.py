@@ -52,7 +52,7 @@ def likeness(word: str, turn: Turn) -> float:
 
 
 def nearness(word: str, turn: Turn, *, compared: bool) -> float:
-    """Return the similarity of `word` to a turn's nearest word; without vectors, whether the turn contains `word`."""
+    """Return how similar `word` is to a turn's nearest word or, without vectors, whether the turn contains `word`."""
     is_known = compared and turn.has_words and len(signs_of(turn))
     return likeness(word, turn) if is_known else float(word in turn.words)
 

@@ -1,4 +1,4 @@
-"""Test which spans are recorded, their content, and how the trace context passes from one part to the next."""
+"""Test that spans are recorded with the right content, and that the trace context passes from one part to the next."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ function History({ history }) {
   </section>`;
 }
 
-/** The quality of ended runs over time, with the mean of the last twenty. */
+/** The quality of finished runs over time, with the mean of the last twenty. */
 function Outcomes({ runs }) {
   const rated = useMemo(() => runs.filter((run) => run.quality !== null && run.ended_at).map((run) => [new Date(run.ended_at) / 1000, run.quality, run.used.length > 0]).sort((one, other) => one[0] - other[0]), [runs]);
   const data = useMemo(() => {
@@ -107,7 +107,7 @@ function Outcomes({ runs }) {
   if (rated.length < 3) return null;
   return html`<section class="section">
     <header><h2>Outcomes</h2><span class="muted">quality of ${counted(rated.length, "rated run")}</span></header>
-    <${Plot} data=${data} series=${OUTCOMES} height=${180} label="Quality of ended runs over time" />
+    <${Plot} data=${data} series=${OUTCOMES} height=${180} label="Quality of finished runs over time" />
     <${Legend} names=${[["used a memory", 1], ["used none", 7], [`mean of the last ${MEAN_OF}`, 2]]} />
   </section>`;
 }
@@ -150,7 +150,7 @@ function Figures({ status, onReset }) {
     ${all > 0 && html`<${Bars} parts=${parts} most=${all} /><${Legend} names=${parts.map(({ name, series, value }) => [`${name} ${value}`, series])} />`}
     <${Facts} rows=${[
       ["Recalls ranked", counted(all, "recall")],
-      ["Ended runs", status.trajectories],
+      ["Finished runs", status.trajectories],
       ["Lessons with credit", status.credited],
       ["Memories with credit", status.memories_with_credit],
       ["Examples kept", status.exemplars],

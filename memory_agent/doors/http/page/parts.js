@@ -80,7 +80,7 @@ export function Problem({ problem, retry }) {
 /** A command for the user shown; empty if the name of the user would need quotes. */
 export const ofUser = (command) => (session.user === "default" ? command : isUserName(session.user) ? `${command} --user ${session.user}` : "");
 
-/** A place without data: what would be here, and the command that brings it; `isOfUser`: for the user shown. */
+/** A place without data: what would be here, and the command that provides it; `isOfUser`: for the user shown. */
 export function Empty({ title, command = "", isOfUser = true, children }) {
   const text = isOfUser && command ? ofUser(command) : command;
   return html`<div class="empty"><h2>${title}</h2>${children}${text && html`<${Command} text=${text} />`}</div>`;
@@ -154,7 +154,7 @@ export const Facts = ({ rows }) => html`<dl class="facts">
 
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 const codeOf = (unseen) => `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-/** A text with the code points of its invisible characters, for places that take only strings, such as titles. */
+/** A string with the code points of its invisible characters, for places that take only strings, such as titles. */
 export const plain = (text) => String(text ?? "").replace(UNSEEN, (unseen) => `[${codeOf(unseen)}]`);
 const JOINED = /\p{Extended_Pictographic}\ufe0f?$/u;
 const FOLDED_CHARS = 1200;
@@ -304,7 +304,7 @@ export function Pane({ title, onClose, footer, children }) {
   </aside>`;
 }
 
-/** Save a file from the browser. `content` is a text or bytes. */
+/** Save a file from the browser. `content` is a string or bytes. */
 export function download(name, content, type) {
   const address = URL.createObjectURL(new Blob([content], { type }));
   Object.assign(document.createElement("a"), { href: address, download: name }).click();

@@ -1,4 +1,4 @@
-/* What users share: own items and offers with their figures, and the search of others' items. Publishing is in publish.js. */
+/* What users share: their own items and offers with their figures, and the search of others' items. Publishing is in publish.js. */
 
 import { html, useState } from "./vendor/preact.js";
 import { call, may } from "./api.js";
