@@ -38,8 +38,9 @@ _COPY = ".archive-copy-"  # prefix of the folders for temporary copies of a user
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
     """The placement of the files in the same folder, and how often they have been opened since the placement.
 
-    `is_left`: the user left this node after `epoch`, so the files are outdated. `archived` is the state of the archive
-    if the files are closed and match that state. Files without a marker belong to a user who never left home.
+    `is_left`: the user left this node after `epoch`, so the files are outdated. `archived` is the state of the archive,
+    provided that the files are closed and identical to the archive. On the home node, the files of a user without an
+    archive have no marker.
     """
 
     epoch: int
@@ -270,7 +271,7 @@ def forget_archive(data_dir: Path, settings: Settings, user_id: str) -> None:
 
 
 def copy_archived(data_dir: Path, settings: Settings, user_id: str, target: Path) -> None:
-    """Restore the records of a user who is on another node into the folder `target`. Raises as `fetch_home`."""
+    """Restore into `target` the records of a user whose memory is on another node. Raises as `fetch_home`."""
     _home_files(data_dir, settings, user_id).copy_archived(
         user_id, read_placement(user_folder(data_dir, user_id)), target
     )
@@ -278,7 +279,7 @@ def copy_archived(data_dir: Path, settings: Settings, user_id: str, target: Path
 
 @contextmanager
 def current_files(data_dir: Path, settings: Settings, user_id: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folder with a user's records, even while a daemon runs, and whether it is a temporary copy."""
+    """Yield the folder with a user's records, and whether that folder is a temporary copy. A daemon may be running."""
     folder = user_folder(data_dir, user_id)
     if not is_away(folder):
         yield folder, False
@@ -289,7 +290,7 @@ def current_files(data_dir: Path, settings: Settings, user_id: str) -> Iterator[
 
 
 def remove_copies(folder: Path) -> None:
-    """Remove the temporary copies that killed processes left in the folder of a user at home. Raises `StoreError`."""
+    """Remove the temporary copies that killed processes left in a folder on the home node. Raises `StoreError`."""
     try:
         for copy in (*folder.glob(f"{_COPY}*"), *folder.glob(_SCRATCH_FOLDER)):
             shutil.rmtree(copy)

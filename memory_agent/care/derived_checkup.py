@@ -167,7 +167,7 @@ def check_index(of: IndexOf, settings: StoreSettings, key: UserKey | None, findi
         with closing(open_records(of.folder, settings, key)) as environment, environment.read() as transaction:
             is_current = is_current and position_of(Snapshot(transaction)) == before
         if is_current:
-            fault = f"contains {counted} of {expected} memories with a vector; run memory-agent rebuild"
+            fault = f"contains vectors of {counted} memories instead of {expected}; run memory-agent rebuild"
             findings.require(counted == expected, place, fault)
             return
 

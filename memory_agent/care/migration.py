@@ -127,7 +127,7 @@ def migrate_user(
         memories = store.counts().memories
     with closing(Archive.open(folder, settings.store, "library", key, index=of)) as archive:
         # opening removes the files of the former index
-        archive.settled_view()  # waits until the columns are rebuilt, with vectors only if the index is built-in
+        archive.settled_view()  # waits for the rebuilt columns, which contain vectors only if the index is built-in
     return Migrated(user_id=user_id, former=former, engine=engine, memories=memories, found=round(found, 3), left=left)
 
 
@@ -138,7 +138,7 @@ def verified(index: VectorIndex, snapshot: Snapshot) -> float:
     """
     expected, counted = snapshot.counts().vectors, index.count()
     if counted != expected:
-        raise _refused(index, f"it contains {counted} of {expected} memories with a vector")
+        raise _refused(index, f"it contains vectors of {counted} memories instead of {expected}")
     if not expected:
         return 1.0
     queries = _sample(snapshot, expected)

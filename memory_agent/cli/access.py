@@ -67,7 +67,7 @@ def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
         lend(target.data_dir, target.settings, target.user_id, shared=shared) as memory,
     ):
         yield memory.with_rights(rights)
-    _note_used(target, f"no daemon serves {target.data_dir}; used its files")
+    _note_used(target, f"no daemon serves {target.data_dir}; the files were used directly")
 
 
 def _note_used(target: Target, used: str) -> None:

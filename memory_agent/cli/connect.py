@@ -82,7 +82,7 @@ def _options(command: Verb) -> Verb:
             click.argument("client", type=click.Choice(tuple(CLIENTS)), metavar="CLIENT"),
             click.option("--project", is_flag=True, help="Only sessions in this folder (project settings)."),
             click.option("--dry-run", is_flag=True, help="Show the change; write nothing."),
-            click.option("--yes", is_flag=True, help="Do not ask for confirmation (automatic without a terminal)."),
+            click.option("--yes", is_flag=True, help="Do not ask for confirmation (the default without a terminal)."),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output."),
         ),
     )

@@ -50,7 +50,7 @@ SECTIONS = {
     },
     "Events and imports": {
         "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
-        "import": Verb("transfer", "import_memories", "Import memories: exported, plain, or Markdown."),
+        "import": Verb("transfer", "import_memories", "Import exported memories, plain JSON or Markdown."),
         "import-sessions": Verb("sessions", "import_sessions", "Import past sessions of coding agents and chats."),
         "index": Verb("transfer", "index_documents", "Store the sections of Markdown documents."),
         "export": Verb("transfer", "export_memories", "Write a user's memories as JSON Lines."),

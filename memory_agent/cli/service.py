@@ -73,7 +73,7 @@ def service() -> None:
 
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show the file; change nothing.")
-_YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation (automatic without a terminal).")
+_YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation (the default without a terminal).")
 
 
 @service.command(short_help="Write the service's file, and start it.")

@@ -141,7 +141,7 @@ def print_status(found: SonaStatus) -> None:
 
 def gate_sentence(gate: GateEvidence, credited: int) -> str:
     if gate.state == "shadow":
-        needed = f"{credited} of the {SHADOW_LESSONS} lessons with credit that a trial needs"
+        needed = f"a trial requires {SHADOW_LESSONS} lessons with credit ({credited} so far)"
         return f"shadow: learning, but not changing answers yet; {needed}"
     contests = f"the learned ranking won {gate.won} of {gate.won + gate.lost} decided recalls"
     against = f"wealth of the opposite bet {gate.harm:.3g} of {HARM_THRESHOLD:g}"
@@ -157,4 +157,4 @@ def gain_sentence(found: SonaStatus) -> str:
         return "unknown: no interleaved recall has been decided yet"
     low, high = found.gain_low, found.gain_high
     interval = "" if low is None or high is None else f" (95 %: {low:+.3f} to {high:+.3f})"
-    return f"{found.gain:+.3f}{interval} relative to the half of the decided interleaved recalls expected by chance"
+    return f"{found.gain:+.3f}{interval} relative to one half, the share of decided interleaved recalls won by chance"

@@ -1,5 +1,5 @@
-"""The supervisor of the light form: the relay, the embedder and the hosts are threads of the daemon's process. Does not
-import Ray.
+"""The supervisor of the daemon's light form, in which the relay, the embedder and the hosts are threads of one process.
+Does not import Ray.
 
 All users share one interpreter, so this form uses little more than one core. A crash in native code ends the whole
 daemon; its supervisor or the next agent then restarts it. Nothing acknowledged is lost.
@@ -121,7 +121,7 @@ class LocalSupervisor:
         """The relay is reopened after an error; the embedder is not."""
         while self._embedder_thread.is_alive() and self._relay.is_alive:
             await asyncio.sleep(_CHECK_S)
-        raise UnavailableError("the thread of the relay or of the embedder ended")
+        raise UnavailableError("the relay thread or the embedder thread ended")
 
     async def stop(self) -> None:
         self._is_stopping = True

@@ -71,7 +71,9 @@ def serve_node(joining: Joining, settings: Settings, layout: Layout) -> int:
 
 
 def _claim(layout: Layout) -> None:
-    """Mark the folder as that of a machine that joined. Raises `SettingsError` if it is a daemon's own folder."""
+    """Mark the folder as belonging to a machine that has joined a cluster. Raises `SettingsError` if it is a daemon's
+    own folder.
+    """
     marker = layout.node_marker
     if layout.journal.exists() or (not marker.exists() and (layout.data_dir / USERS_FOLDER).exists()):
         reason = f"{layout.data_dir} contains a daemon's memories; choose a folder for this machine's part"
@@ -97,7 +99,7 @@ def require_same_clock(grant: JoinGrant, asked_s: float, answered_s: float) -> N
 
 
 def require_ring(grant: JoinGrant, data_dir: Path) -> None:
-    """Check that this machine can access the daemon's encryption keys, and store their ring for its hosts."""
+    """Check that this machine can access the daemon's encryption keys, and store the key ring for local hosts."""
     if grant.ring:
         write_private(ring_file(data_dir), grant.ring)
     else:
@@ -238,6 +240,6 @@ class _NodeProcess:
         own = self._joining
         ready = {"ready": True, "pid": os.getpid(), "data_dir": str(self._layout.data_dir), "name": own.name}
         ready |= {"address": own.address, "daemon": own.endpoint}
-        words = f"{own.name} has joined {own.endpoint} as {own.address}; Ctrl-C leaves it\n"
+        words = f"{own.name} has joined {own.endpoint} as {own.address}; press Ctrl-C to leave\n"
         sys.stdout.write(words if sys.stdout.isatty() else json.dumps(ready) + "\n")
         sys.stdout.flush()

@@ -138,7 +138,7 @@ def hub_folder(model: str, cache: Path) -> Path:
     """Return the folder for a model from the hub, given its short name or OWNER/NAME. Raises `SettingsError`."""
     repository = MODELS.get(model, model)
     if repository.count("/") != 1:
-        raise SettingsError("embedder.model", f"must be OWNER/NAME of the model hub, or one of: {', '.join(MODELS)}")
+        raise SettingsError("embedder.model", f"must be OWNER/NAME on the model hub, or one of: {', '.join(MODELS)}")
     return cache / "hub" / repository
 
 

@@ -162,7 +162,7 @@ def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
     ndim = answer.info.ndim
     vector, words = _array(frames[1], _FLOAT, ndim), _array(frames[2], _HALF, min(ndim, WORD_DIMENSIONS))
     if (len(vector), len(words)) != (1, len(answer.words)):
-        raise ProtocolError(f"{len(vector)} vectors and {len(words)} word vectors are not the answer to a query")
+        raise ProtocolError(f"{len(vector)} vectors and {len(words)} word vectors are not a valid answer to a query")
     return answer.info, EmbeddedQuery(vector[0], answer.words, words, answer.read)
 
 

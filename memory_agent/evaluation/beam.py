@@ -10,9 +10,9 @@ the day of the last anchor before it (`March-15-2024`); a question's time is tha
 evidence consists of the messages in `source_chat_ids`, which may be grouped by their role in the question. Questions
 without ids are omitted. An id that does not match exactly one message is ignored and counted.
 
-Whether message ids are unique in chats of ten million tokens, and whether their questions group ids by plan, was not
-verified, because no such file was available. Recall of evidence is not the BEAM score: for that score, a language model
-judges the answers.
+No chat of ten million tokens was available, so it was not verified that message ids are unique in such a chat, or that
+its questions group ids by plan. Recall of evidence is not the BEAM score: for that score, a language model judges the
+answers.
 """
 
 from __future__ import annotations

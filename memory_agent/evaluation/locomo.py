@@ -63,7 +63,7 @@ def choose_conversations(dataset: Dataset, numbers: Iterable[int]) -> Dataset:
     chosen, there = set(map(str, numbers)), [history.user for history in dataset.histories]
     if absent := sorted(chosen - set(there), key=int):
         raise InvalidInputError(
-            "conversations", f"not found: {', '.join(absent)}; the file contains 0 to {len(there) - 1}"
+            "conversations", f"not found: {', '.join(absent)}; the file contains conversations 0 to {len(there) - 1}"
         )
     return dataset.only(chosen)
 

@@ -65,7 +65,7 @@ class MemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Store all events that have text, even if the caller is cancelled meanwhile. Durable on return."""
+        """Store all events that have text, even if the caller is cancelled in the meantime. Durable on return."""
         memory = self._clients.of(user_id)
         metadata = {**(custom_metadata or {}), "app_name": app_name}
         await in_thread(_store, memory, app_name, session_id, list(events), metadata)

@@ -1,4 +1,4 @@
-"""LangGraph: a store whose items are memories, and a node that recalls before the model.
+"""LangGraph: a store whose items are memories, and a node that recalls memories before the model is called.
 
 An item is one memory of type `langgraph`, with an id made from its namespace and key, so `get` is exact. The value is
 in the memory's metadata; recall searches the memory's text. `langchain.RunOutcomes` reports how a graph's run ended.
@@ -46,7 +46,7 @@ from memory_agent.records.metadata import values_of
 
 TYPE = "langgraph"
 MOST_SEARCHED = 1_000
-"""If recall cannot apply the filter of a search with a query, the filter is applied to this many of the best items."""
+"""If recall cannot apply the filter of a search, this many of the best items are recalled and then filtered."""
 
 
 class MemoryStore(BaseStore):

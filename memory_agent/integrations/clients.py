@@ -23,14 +23,14 @@ from memory_agent.sessions.events import channel_of
 PROGRAM = "memory-agent"
 """The name of our command, and of our MCP server in every client."""
 _PERL, _LAUNCHER_WORDS = "/usr/bin/perl", 4
-_TIMEOUT_S = 3  # hooks finish much earlier; at the end of a session, Codex allows no longer timeout
+_TIMEOUT_S = 3  # hooks finish much earlier; at the end of a session, Codex does not allow a longer timeout
 
 Text = JsonText | TomlText
 
 
 class Command(NamedTuple):
-    """The command with which a client calls us: the program, the options of `mcp` and `hook CLIENT`, and the `project`
-    (None: all projects).
+    """The command that a client runs to start this program: the program's path, the options of `mcp` and `hook CLIENT`,
+    and the `project` (None: all projects).
 
     `launcher` contains the words before the program in a hook's command.
     """
@@ -63,7 +63,7 @@ def this_program() -> str:
 
 
 def hook_launcher() -> tuple[str, ...]:
-    """Return the words that run a hook by its short path (`hook.pl`), or none if this system has no Perl.
+    """Return the first words of a hook's command, which run its short path (`hook.pl`), or none if Perl is missing.
 
     If the script is missing, the command that follows these words answers the hook.
     """
@@ -176,8 +176,8 @@ def _runs(words: tuple[str, ...], *verb: str) -> bool:
 
 
 class Home(NamedTuple):
-    """A client's settings folder: the path `below`, relative to the folder in the environment `variable` or, if that is
-    unset, to `folder`.
+    """A client's settings folder: the path `below`, relative to the folder that the environment variable `variable`
+    names or, if it is unset, to `folder`.
     """
 
     folder: str

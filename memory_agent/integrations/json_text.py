@@ -35,7 +35,7 @@ class Syntax(NamedTuple):
 
 
 class UneditableError(ValueError):
-    """JSON text that its client cannot read, or in which an expected entry is replaced by another value."""
+    """JSON text that the client cannot read, or that has a different value where an object or a list is expected."""
 
 
 class Number(NamedTuple):

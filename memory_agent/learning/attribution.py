@@ -2,14 +2,14 @@
 
 No other memory is credited, even if it was shown (decision 0018). If at least four memories were shown and the run
 names all of them, none is credited. If only two or three were shown and the run names all of them, each gets half the
-credit, because often no others pass the relevance threshold.
+credit, because answers are often this short: no other memory passes the relevance threshold.
 
 Inference splits the output into statements. A word is weighted by its rarity in the user's store, in bits. The weight
-is lower if several shown memories contain the word, and 0 if the request contains it, since outputs repeat their
-request and recalled memories resemble it. A memory's score for a statement is the weight of the words that both
-contain, multiplied by its share of the statement's weight. Since any of n statements may match by chance, log2(n) bits
-are first subtracted from the weight. A statement is not attributed to a memory if the memory's nearest sentence
-contains different numbers, or if one of them is negated and the other is not.
+is lower if several shown memories contain the word. It is 0 if the request contains the word, because outputs repeat
+the request, and recalled memories resemble it. A memory's score for a statement is the weight of the words that both
+contain, multiplied by the share of the statement's weight that these words make up. Since any of n statements may match
+by chance, log2(n) bits are first subtracted from the weight. A statement is not attributed to a memory if the memory's
+nearest sentence contains different numbers, or if only one of the two is negated.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ from typing import NamedTuple, Protocol
 from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
-SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5  # credit for named memories, for inferred ones, and if all of a few are named
+# The credit of a named memory, of an inferred memory, and of each memory in a short answer that a run names in full.
+SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5
 LEAST_LIST = 4  # if a run names all memories of an answer of at least this size, none is credited
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named all memories of an answer. It named `count` memories; those in `named` still exist."""
+    """Return whether a run named all memories of an answer. The run named `count` memories, of which those in `named`
+    still exist.
+    """
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}
 
 
 def names_list(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named a whole answer (see `names_all`) that has at least `LEAST_LIST` memories."""
+    """Return whether an answer has at least `LEAST_LIST` memories and a run named all of them (see `names_all`)."""
     return note.size >= LEAST_LIST and names_all(named, count, note)
 
 
@@ -146,7 +149,7 @@ def _statements(text: str) -> Iterator[Statement]:
 
 
 def stem(word: str) -> str:
-    """Return a lower-case `word` without its ending, at least three letters long; numbers are unchanged."""
+    """Return a lower-case `word` without its ending, but with at least three letters; numbers are unchanged."""
     if not word.isalpha():
         return word
     ending = next((end for end in _ENDINGS if word.endswith(end) and len(word) - len(end) >= _SHORTEST_STEM), "")
@@ -174,7 +177,7 @@ class ShownText(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """How much of a memory an output repeats, and the words shared with the best statement, rarest first."""
+    """A memory's score for an output, and the words that it shares with the best-matching statement, rarest first."""
 
     row: int
     score: float
@@ -212,7 +215,7 @@ class _Memory:
         self.stems = frozenset(stem for sentence in sentences for stem in sentence.words)
 
     def contradicts(self, statement: Statement, bits: Mapping[str, float]) -> bool:
-        """Return whether the memory's sentence nearest to `statement` has different numbers or differs in negation."""
+        """Return whether the memory's sentence nearest to `statement` differs from it in numbers or in negation."""
         nearest = max(self._sentences, key=lambda sentence: _total(bits, sentence.words.keys() & statement.words))
         ours, theirs = nearest.numbers, statement.numbers
         return bool(ours - theirs and theirs - ours) or nearest.denies != statement.denies

@@ -62,7 +62,7 @@ class Advice(msgspec.Struct, frozen=True, dict=True):
 USUAL = Advice()
 
 
-_DUE_SHARE = 32  # relearn if 1 in 32 lessons changed: relearning takes seconds, and single updates are almost exact
+_DUE_SHARE = 32  # relearn after changes to 1 in 32 lessons: this takes seconds, and single updates are almost exact
 
 
 class Figures(NamedTuple):
@@ -95,7 +95,7 @@ class UserLearner:
             self._load()
 
     def advise(self, query: Embedding, recall_id: str) -> Advice:
-        """Return how to rank for `query` (d,), uncentred, and whether the gate enables the learner."""
+        """Return how to rank memories for the uncentred `query` (d,), and whether the gate enables the learner."""
         with self._lock:
             learner = self._learner
             if learner is None or learner.ndim != query.size:
@@ -170,7 +170,7 @@ class UserLearner:
             self._moment = self._saved = moment_in(self._archive.store.state)
 
     def _relearn(self) -> Learner | None:
-        """Relearn all runs from one snapshot. Until this is done, recalls use the old learner."""
+        """Relearn from all runs, read from one snapshot. Until this is done, recalls use the old learner."""
         with self._archive.store.snapshot() as snapshot:
             state = snapshot.state
             moment, lessons, runs = moment_in(state), list[Lesson](), dict[int, RecalledRun | None]()

@@ -278,7 +278,7 @@ class _Series(NamedTuple):
 
 
 def _series_of(writer: RunWriter, name: str, marks: Sequence[Mark]) -> Iterator[_Series]:
-    """Yield the runs that these marks may change: those with the name at the times of the marks, and the next run."""
+    """Yield the runs that these marks may change: those with this name when the marks were made, and the next run."""
     first_us, last_us = min(mark.at_us for mark in marks), max(mark.at_us for mark in marks)
     known: list[StoredTrajectory] = []
     for run in writer.batch.runs_named(name):
@@ -356,7 +356,9 @@ def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_pl
 
 
 def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -> None:
-    """Store the start of a series' last run in the following run, if any, or else in the first run with the name."""
+    """Store the start of a series' last run in the run that follows the series or, if there is none, in the first run
+    with that name.
+    """
     following = series.following
     if following is None:
         writer.put(msgspec.structs.replace(writer.stored(series.name), last_us=before_us))
@@ -388,7 +390,7 @@ def _names(mark: Mark, recall_id: str) -> bool:
 
 
 def _add(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
-    """Add marks to one run unless it is forgotten; return its id if any mark is new."""
+    """Add marks to one run unless it has been forgotten; return its id if any mark is new."""
     run = writer.get_or_new(run_id)
     new = [] if run is None else _new_marks(marks, [run])
     if run is None or not new:

@@ -66,7 +66,7 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
     return None if record is None else record.id
 
 
-MOST_STEPS = 32  # maximum number of a run's steps converted to text: the first ones and the last one
+MOST_STEPS = 32  # maximum number of steps of a run that are converted to text: the first 31 steps and the last one
 LINE_CHARS = 160
 _MOST_RECALLED = 50
 _LITTLE_CHARS = 48  # after the event's own words, such as a step's assignee
@@ -161,7 +161,7 @@ def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool =
 
 def words_of(record: MemoryRecord, mark: Mark) -> str:
     """Return the event's own words from the text of its memory, without the introduction and additions."""
-    if not mark.said_chars or record.updated_at is not None:  # stored by a former version, or replaced by `remember`
+    if not mark.said_chars or record.updated_at is not None:  # stored by an earlier version, or replaced by `remember`
         return record.text
     return record.text[mark.said_at : mark.said_at + mark.said_chars]
 

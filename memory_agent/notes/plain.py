@@ -1,4 +1,4 @@
-"""Read notes: objects with a `text`, in JSON lines, a JSON list, or the list `entries` of an object.
+"""Read notes: objects with a `text`, as JSON Lines, as a JSON list, or in the `entries` list of an object.
 
     {"text": "Staging needs the VPN", "tags": ["deploy"], "timestamp": "2026-02-16T10:00:00Z"}
 

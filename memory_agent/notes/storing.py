@@ -66,7 +66,7 @@ class StoredNotes(msgspec.Struct, kw_only=True):
 
 
 def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: str) -> StoredNotes:
-    """Store the notes of one file. Unreadable places are counted and do not affect other notes. Idempotent."""
+    """Store the notes of one file. Unreadable parts are counted and do not affect other notes. Idempotent."""
     stored = StoredNotes(files=1)
     waiting = iter(notes)
     while batch := list(islice(waiting, _BATCH)):

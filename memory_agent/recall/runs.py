@@ -28,7 +28,8 @@ from memory_agent.storage.column import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stored_runs import StoredTrajectory
 
-_FIRST, _FURTHER = 32, 8  # number of requests examined first, and its growth factor while there are too few runs
+# The number of requests examined at first, and the factor by which it grows while too few runs are found.
+_FIRST, _FURTHER = 32, 8
 _MOST_REQUESTS = 1_000  # nearest requests to fetch from an index in another engine; the built-in one returns all
 _MOST_ATTEMPTS = 4  # runs for one request: the run that was found, and the runs that retried it
 _REACH = 3  # maximum number of memories between a message and the start of the run that it caused, in one session
@@ -53,11 +54,11 @@ def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -
 
 
 def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
-    """Add at most the requested number of runs, successes first, and the steps common to up to 3 times as many runs.
+    """Add at most the requested number of runs, successes first, and the steps that similar runs have in common.
 
     Chooses the best runs, with one exception: if all of them succeeded or all failed, the best run with the opposite
     outcome replaces the last one. If a failed run is chosen, its retry replaces the last successful run, provided that
-    the retry has at least the same quality.
+    the retry has at least the same quality. The common steps are those of up to 3 times as many runs.
     """
     most = search.query.runs
     if not most or search.deadline.expired():
@@ -154,7 +155,7 @@ def _among_requests(search: Search) -> Search:
 
 
 def _best(search: Search, limit: int) -> tuple[Slots, bool]:
-    """Return the best `limit` slots by vector and the best `limit` by words, and whether no other slots can answer."""
+    """Return the best `limit` slots by vector and the best `limit` by words, and whether no other slots match."""
     by_words = highest(search.bm25, limit, above=0.0)
     if search.cosines is None:
         return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))
@@ -166,7 +167,7 @@ def _best(search: Search, limit: int) -> tuple[Slots, bool]:
 def _runs(
     search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answer: Candidates | None
 ) -> Iterator[SimilarRun]:
-    """Yield at most `top_k` different finished runs that the requests in `slots` began, best first."""
+    """Yield at most `top_k` distinct finished runs that were started by the requests in `slots`, best first."""
     found = scored(search, slots, reach=0)  # other messages of the session are not evidence for a run
     vouching = credit(found.cosines)
     certain = relevance(found.evidence, vouching, -np.inf)
@@ -191,7 +192,7 @@ def _runs(
 
 
 def _attempts(search: Search, snapshot: Snapshot, run: StoredTrajectory) -> Iterator[StoredTrajectory]:
-    """Yield the run and, in order, the runs that retried it and pass the filter."""
+    """Yield the run and then, in order, those of its retries that pass the filter."""
     yield run
     for later in map(snapshot.trajectory, _retries(run)[: _MOST_ATTEMPTS - 1]):
         if later is not None and later.begin_row is not None and _passes(search, later.begin_row):

@@ -1,6 +1,6 @@
-"""Selects the memories for an answer: one for each text, and one for the former requests that repeat the query.
+"""Selects the memories for an answer: one for each text, and one for all earlier requests that repeat the query.
 
-Memories with the same fingerprint (`storage/terms`) are folded into the best of them, their leader. The best former
+Memories with the same fingerprint (`storage/terms`) are folded into the best of them, their leader. The best earlier
 request (`stages`) keeps its place, and the others are folded into it, unless there is nothing else to show.
 
 If the baseline and the learned ranking are both enabled, their answers are interleaved by team draft
@@ -38,12 +38,12 @@ def examined(query: Query) -> int:
 
 
 def has_enough(found: Candidates, wanted: int) -> bool:
-    """Return whether there are at least `wanted` leaders; all former requests count as one."""
+    """Return whether there are at least `wanted` leaders; all earlier requests count as one."""
     return bool((_different(found) >= wanted).any())
 
 
 def selected(found: Candidates, search: Search) -> Candidates:
-    """Return more leaders than the answer needs, best first. Folds former requests if there are other leaders."""
+    """Return more leaders than the answer needs, best first. Folds earlier requests if there are other leaders."""
     top_k = search.query.top_k
     different = _different(found)
     size = min(int(different.searchsorted(examined(search.query))) + 1, different.size)
@@ -60,14 +60,14 @@ def selected(found: Candidates, search: Search) -> Candidates:
 
 
 def _different(found: Candidates) -> Places:
-    """For each leader (p,), return the number of leaders up to and including it; all former requests count as one."""
+    """For each leader (p,), count the leaders up to and including that leader; all earlier requests count as one."""
     requests = np.cumsum(found.requests[found.leaders] > 0)
     different: Places = np.arange(1, requests.size + 1) - np.maximum(requests - 1, 0)
     return different
 
 
 def _copies(found: Candidates) -> dict[int, Slots]:
-    """Return, by the leader's position, the slots of the other candidates with the leader's text, best first."""
+    """Return a mapping from a leader's position to the slots of the other candidates with the same text, best first."""
     is_copy = np.ones(found.slots.shape, dtype=np.bool_)
     is_copy[found.leaders] = False
     (places,) = is_copy.nonzero()
@@ -82,7 +82,7 @@ def _copies(found: Candidates) -> dict[int, Slots]:
 
 
 def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candidates:
-    """Fold the last `spare` former requests into the best one; `asking` has the positions of all former requests."""
+    """Fold the last `spare` earlier requests into the best one; `asking` has the positions of all earlier requests."""
     best = int(asking[leaders.requests[asking].argmin()])
     gone = asking[asking != best][-spare:]
     slots = [part for place in gone.tolist() for part in (leaders.slots[place : place + 1], leaders.copies[place])]
@@ -94,7 +94,7 @@ def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candid
 
 
 def shifted(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
-    """Return the answer of the learned ranking, best first, with the part of the score that the adapted query adds."""
+    """Return the results of the learned ranking, best first, with the adapted query's share of each score."""
     shift = shifts(search.view.vectors.vectors(found.slots), past_use)
     found = replace(found, shift=shift, arms=np.full(found.slots.shape, LEARNED))
     return found.take(np.argsort(-found.scores, kind="stable"))

@@ -80,7 +80,7 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """The author and the released statistics of a shared memory in an answer.
 
-    `is_proven`: whether enough different users used the item, with runs that succeeded more often than average.
+    `is_proven`: whether enough different users used the item in runs that succeeded more often than average.
     `is_worse`: whether the released mean quality of these runs is below the usual mean. If the memory is the user's own
     and has the same text as a shared item, `item_id` is the id of that item.
     """
@@ -102,8 +102,8 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
     """A shared item in an answer.
 
     The scores are as in `RetrievedMemory`, and `is_proven` and `is_worse` are as in `SharedOrigin`. `passage_at` is the
-    offset of the `highlights` in the text that joins summary and body with an empty line. `boost` is the part of
-    `sona_score` that past use adds.
+    offset of the `highlights` in the text that consists of the summary, a blank line and the body. `boost` is the part
+    of `sona_score` that past use adds.
     """
 
     item: GlobalRecord
@@ -215,7 +215,7 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     content_type: ContentType | None = None
 
     def to_event(self, event_id: str) -> dict[str, Any]:
-        """Return the event for readers that the policy admits. Its `quotes` cause it to be erased with the item."""
+        """Return the event for readers that the policy admits. Because of its `quotes`, it is erased with the item."""
         quotes = {"quotes": [self.item]} if self.item_id is not None else {}
         return {
             "event_id": event_id,

@@ -133,7 +133,7 @@ def open_user_key(
 
 
 def open_key_of(settings: EncryptionSettings, folder: Path, user_id: str) -> UserKey | None:
-    """Return the key of the memory in `folder`, which may be standalone."""
+    """Return the key of the memory in `folder`, which is a user's folder or that of a standalone memory."""
     data_dir = data_dir_of(folder)
     return open_user_key(settings, data_dir or folder, user_id, is_shared=data_dir is not None)
 

@@ -49,7 +49,7 @@ class RangesView(NamedTuple):
     counts: npt.NDArray[np.int32]
 
     def items(self, slots: Slots) -> tuple[Items, Counts]:
-        """Return the items (k,) of `slots`, slot by slot, and the number of each slot's items (m,)."""
+        """Return the items (k,) of `slots`, slot by slot, and the number of items in each slot (m,)."""
         counts = np.maximum(self.counts[slots], 0, dtype=np.int64)
         ends = counts.cumsum()
         items: Items = (self.starts[slots] - (ends - counts)).repeat(counts)
@@ -58,7 +58,7 @@ class RangesView(NamedTuple):
 
 
 class Ranges:
-    """The items of each slot: a range of an append-only array, which the caller extends in the same order."""
+    """The items of each slot: a range of an append-only array, to which the caller appends the items range by range."""
 
     def __init__(self, slots: int = 0) -> None:
         self._starts = Column(np.zeros(slots, dtype=np.int64))
@@ -98,7 +98,7 @@ class Ranges:
         self._counts.set(slots, ABSENT)
 
     def keep(self, slots: Slots) -> tuple[Self, Items]:
-        """Return the ranges of only these slots (ascending), renumbered from 0, and the items to keep."""
+        """Return the ranges of these slots (ascending) with slots and items renumbered from 0, and the kept items."""
         view = self.view()
         items = np.sort(view.items(slots)[0])
         counts = view.counts[slots]
@@ -152,9 +152,9 @@ class PassageView:
     ) -> Cosines:
         """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
-        With a `mask` (n,), exactly the masked slots are scanned. `where` and `timeout_s` are used only by other indexes
-        (`IndexedView.scan`). If only one of the two graphs finds a slot, all passages of the slot are scanned again.
-        Raises as `TableView.scan`.
+        With a `mask` (n,), only the slots that the mask selects are scanned. `where` and `timeout_s` are used only by
+        other indexes (`IndexedView.scan`). If only one of the two graphs finds a slot, all passages of the slot are
+        scanned again. Raises as `TableView.scan`.
         """
         first = self._first.scan(query, limit, mask)
         if not self._further.count:
@@ -214,7 +214,7 @@ class PassageView:
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """The first further passage of each slot that has any, and the numbers of these slots."""
+        """The first further passage of each slot that has further passages, and the numbers of these slots."""
         starts = np.flatnonzero(np.diff(self._owners, prepend=-1))
         return starts, self._owners[starts]
 
@@ -306,7 +306,7 @@ class PassageVectors:
 
 
 def graph_files(path: Path) -> tuple[Path, Path]:
-    """Return the files of the two graphs, for first and for further passages."""
+    """Return the files of the two graphs: one for first passages, and one for further passages."""
     return path, path.with_name(f"passages-{path.name}")
 
 
@@ -330,9 +330,9 @@ class WordBitsView:
         return is_known
 
     def of(self, slots: Slots) -> tuple[Bits, Counts]:
-        """Return the words (w, b) of `slots`, slot by slot, and the number of each slot's words (m,)."""
+        """Return the words (w, b) of `slots`, slot by slot, and the number of words in each slot (m,)."""
         words, counts = self._ranges.items(slots)
-        taken = self._bits.take(words)  # an array element is a whole word: 30 times as fast as rows of bytes
+        taken = self._bits.take(words)  # one array element per word is 30 times as fast as one row of bytes per word
         return taken.view(np.uint8).reshape(len(words), self._bits.itemsize), counts
 
     def similarities(self, query_words: npt.NDArray[np.floating[Any]], slots: Slots) -> Scores:

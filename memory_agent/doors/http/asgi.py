@@ -18,7 +18,7 @@ _LINGER_S = 1.0
 
 
 class Exchange:
-    """One request and its response, to which it adds the common headers.
+    """One request and its response. Adds the common headers to the response.
 
     A response that leaves the request body unread closes the connection. The rest of the body is then read for a
     moment, because a client that is still sending would otherwise see a connection reset instead of the response.

@@ -1,7 +1,8 @@
 """Verb results, as a model reads them. Pure.
 
-Some clients show a model only the text; others show only the structured content. So the text is in both. Memories are
-data in the fenced block from `context_block`; everything outside it is our own words, ids or numbers.
+Some clients show a model only the text; others show only the structured content. So the text is in both. Text from
+memories is data, and appears only in the fenced block from `context_block`; everything outside that block is our own
+wording, ids or numbers.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _STATUS = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-"""The HTTP status of each error. Protocol versions with a handshake use 200 for every message that could be parsed."""
+"""The HTTP status of each error. In protocol versions with a handshake, it is 200 if the message could be parsed."""
 _LARGE_BYTES = 1 << 18
 
 

@@ -22,8 +22,9 @@ HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
 
 MOST_BYTES = 1 << 20
-"""Maximum message size. The limit keeps decoding in the daemon's event loop short; messages that a model writes are far
-smaller."""
+"""Maximum message size. The limit bounds the time that the daemon's event loop spends on decoding a message; messages
+that a model writes are far smaller.
+"""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -60,7 +61,7 @@ Id = str | int
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A request, or a notification, which has no id."""
+    """A request, or a notification (a message without an id)."""
 
     jsonrpc: Literal["2.0"]
     method: str

@@ -33,7 +33,7 @@ def data_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(data_dir: Path) -> Run:
     """Run `memory-agent VERB … --data-dir DATA_DIR`. Removes the note that the files were used (`test_errors`)."""
-    used = f"note: no daemon serves {data_dir}; used its files\n".encode()
+    used = f"note: no daemon serves {data_dir}; the files were used directly\n".encode()
 
     def run_verb(*words: str, input: str | bytes | None = None) -> Result:
         result = CliRunner().invoke(cli, [*words, "--data-dir", str(data_dir)], input=input)

@@ -261,7 +261,7 @@ def test_a_command_says_that_it_used_the_files(data_dir: Path) -> None:
     def stderr_of(*words: str) -> str:
         return CliRunner().invoke(cli, [*words, "--data-dir", str(data_dir)]).stderr
 
-    used = f"note: no daemon serves {data_dir}; used its files\n"
+    used = f"note: no daemon serves {data_dir}; the files were used directly\n"
     assert stderr_of("remember", "Staging needs the VPN") == used
     for words in (("recall", "staging needs the VPN"), ("list",), ("sona", "status")):
         assert stderr_of(*words) == used, words

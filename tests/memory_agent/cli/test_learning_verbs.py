@@ -138,7 +138,7 @@ def test_the_status_of_the_learner_is_shown(run: Run, run_json: RunJson) -> None
     status = msgspec.convert(run_json("sona", "status"), SonaStatus)
     assert (status.user_id, status.gate.state, status.gain) == ("default", "shadow", None)
     shown = run("sona", "status").stdout
-    assert "0 of the 2 lessons with credit that a trial needs" in shown
+    assert "a trial requires 2 lessons with credit (0 so far)" in shown
     assert "unknown: no interleaved recall has been decided yet" in shown
 
 

@@ -112,7 +112,7 @@ def test_a_run_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("gate", "said"),
     [
-        (changed(GATE, state="shadow"), ["shadow: learning, but not changing answers yet; 1 of the 2 lessons"]),
+        (changed(GATE, state="shadow"), ["shadow: learning, but not changing answers yet; a trial requires 2 lessons"]),
         (GATE, ["trial: the learned ranking won 12 of 17 decided recalls; wealth 3.41 of 28 needed"]),
         (changed(GATE, threshold=56.0), ["wealth 3.41 of 56 needed", "opposite bet 0.02 of 20"]),
         (changed(GATE, state="on", harm=1.5), ["on: the learned ranking won 12 of 17", "opposite bet 1.5 of 20"]),
@@ -127,7 +127,7 @@ def test_the_gates_evidence_is_shown_in_words(gate: GateEvidence, said: list[str
 def test_the_gain_is_shown_with_its_interval_once_there_is_one() -> None:
     assert gain_sentence(STATUS).startswith("+0.206 (95 %: +0.010 to +0.380)")
     assert gain_sentence(changed(STATUS, gain=-0.1, gain_low=None, gain_high=None)).startswith(
-        "-0.100 relative to the half"
+        "-0.100 relative to one half"
     )
     assert gain_sentence(changed(STATUS, gain=None)) == "unknown: no interleaved recall has been decided yet"
 

@@ -140,7 +140,8 @@ def test_chosen_conversations_keep_their_place_in_the_file(tmp_path: Path) -> No
 
 
 def test_an_unknown_conversation_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="conversations: not found: 2, 11; the file contains 0 to 1"):
+    reason = "conversations: not found: 2, 11; the file contains conversations 0 to 1"
+    with pytest.raises(InvalidInputError, match=reason):
         choose_conversations(many(tmp_path, 2), [11, 0, 2])
 
 

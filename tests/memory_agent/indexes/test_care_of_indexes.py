@@ -82,7 +82,7 @@ def test_verify_counts_the_memories_in_an_index(engine: Any, database: str, tmp_
         index.index([], index.position)
         index.delete([2])
     (found,) = findings()
-    assert found == (f"index in {engine}", "contains 2 of 3 memories with a vector; run memory-agent rebuild")
+    assert found == (f"index in {engine}", "contains vectors of 2 memories instead of 3; run memory-agent rebuild")
     assert command(tmp_path, database, "rebuild").exit_code == 0
     assert findings() == []
     if engine == "pgvector":

@@ -61,7 +61,7 @@ export function gateSentence(status) {
   const decided = gate.won + gate.lost;
   const won = `The learned ranking won ${gate.won} of ${counted(decided, "decided comparison")}`;
   return {
-    shadow: `Learning, but not changing answers yet: ${Math.min(credited, SHADOW_LESSONS)} of the ${SHADOW_LESSONS} lessons with credit that a trial needs.`,
+    shadow: `Learning, but not changing answers yet: a trial requires ${SHADOW_LESSONS} lessons with credit (${Math.min(credited, SHADOW_LESSONS)} so far).`,
     trial: `On trial: answers keep the usual ranking, and the learned one is compared with it. ${won}.`,
     on: `In effect: most answers use the learned ranking, and a tenth are interleaved to check it. ${won} since then.`,
     off: `Withdrawn: the learned ranking lost. ${won}. It is tried again after ${COOL_DOWN_LESSONS} lessons with credit.`,
