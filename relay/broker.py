@@ -326,7 +326,7 @@ class _Upkeep:
         """Remove erased bytes from the file; return whether none are left.
 
         Retries later if the disk is full, a read transaction does not end, or the copy of the journal cannot be
-        renewed. Writers wait during a compaction, so the next pause is a multiple of its duration.
+        renewed. Writers wait during a compaction, so the interval until the next one is a multiple of its duration.
         """
         began_s = self._clock()
         if not self._journal.uncompacted:

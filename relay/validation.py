@@ -105,9 +105,9 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
 def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
     """Return a timestamp in UTC.
 
-    Text must be in ISO 8601 format; without a zone, it is in UTC. A number is in seconds since 1970 or, if it is 1e11
-    or greater, in milliseconds. Raises `MalformedEventError` if the time is invalid or is more than `max_future_s`
-    after `now`.
+    Text must be in ISO 8601 format; without a zone, it is interpreted as UTC. A number is in seconds since 1970 or, if
+    it is 1e11 or greater, in milliseconds. Raises `MalformedEventError` if the time is invalid or is more than
+    `max_future_s` after `now`.
     """
     try:
         moment = _moment(value)
@@ -160,7 +160,7 @@ def _check(value: object, levels: int) -> None:
             raise _BadValueError("is not a finite number")
     elif kind is int:
         if value not in _INTEGERS:
-            raise _BadValueError("is an integer beyond 64 bits")
+            raise _BadValueError("is an integer that does not fit in 64 bits")
     elif value is not None and kind is not bool:
         raise _BadValueError(f"cannot be stored as JSON ({kind.__name__})")
 

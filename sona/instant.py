@@ -19,7 +19,7 @@ from sona.lesson import Array
 from sona.listwise import Example, contrast, negatives, replayed
 from sona.micro_lora import MicroLora
 
-COLD = 16  # with at least this many exemplars, the bank acts without this layer
+COLD = 16  # with at least this many exemplars, the bank is used without this layer
 _SAME_REQUEST = 0.95
 _STRETCH = 128
 _REPLAYED_OF_A_STRETCH = 64
@@ -33,7 +33,7 @@ class InstantLayer:
         self._lora = MicroLora(ndim)
 
     def move(self, request: Array) -> Array:
-        """Move and normalise `request`, (d,) of unit length; unchanged before training."""
+        """Move and normalise `request`, a unit vector (d,); before training, return it unchanged."""
         return self._lora.adapt(request)
 
     def step(self, new: Exemplar, exemplars: Sequence[Exemplar]) -> None:
@@ -74,7 +74,7 @@ class InstantLayer:
             return []
         answers = np.array([one.answer for one in exemplars])
         requests = np.array([one.request for one in exemplars])
-        # Seeded by position, because lesson numbers would depend on forgotten lessons.
+        # Seeded by position, because with lesson numbers, the result would depend on which lessons were forgotten.
         places = {one.number: place for place, one in enumerate(exemplars)}
         examples = []
         for one in weighed:

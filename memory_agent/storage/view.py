@@ -95,7 +95,7 @@ class View:
     def mask(self, filter: memories.MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
         """Return which slots (n,) are alive and pass the filter, or None if the filter excludes nothing.
 
-        Ignores `min_score`. `excluded` are the rows of the events and records that the filter excludes
+        Ignores `min_score`. `excluded` contains the rows of the events and records that the filter excludes
         (`Store.excluded_rows`). Raises `InvalidInputError` if a time has no time zone.
         """
         passing: Mask | None = None
@@ -159,7 +159,7 @@ class View:
         return found
 
     def qualities_with_runs(self, slots: Slots) -> npt.NDArray[np.float64]:
-        """Return the quality of each slot (m,), else the quality of its run (stored with the run's plan), else NaN."""
+        """Return the quality of each slot (m,): its own, else that of its run (stored with the run's plan), else NaN."""
         found, runs = self.qualities[slots], self.runs[slots]
         unknown = np.isnan(found) & (runs != NO_NAME)
         if unknown.any():
@@ -192,7 +192,7 @@ class View:
         return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
 
     def vectors_of(self, rows: Sequence[int]) -> Embedding:
-        """Return the vector (m, d) of each row's first passage, or zeros."""
+        """Return the vectors (m, d) of the rows' first passages, with zeros for a row without one."""
         slots = self.slots(rows)
         found = np.zeros((len(slots), self.vectors.ndim), dtype=np.float32)
         found[slots >= 0] = self.vectors.vectors(slots[slots >= 0])

@@ -1,11 +1,12 @@
-"""Measures how well a run's own words reveal the memories that it used: the precision, and the share of them named.
+"""Measures how well a run's own words reveal the memories that it used: the precision, and the share of the used
+memories that are named.
 
-For LoCoMo, the answer to a question is taken as a run's output. The shown memories are the first ten of the shipped
-recall, and the used memories are the evidence turns. Real outputs are longer, so the answer is also tested between two
-phrases of a report, and among the answers to 4 or 19 other questions about the conversation. The evidence for those
-questions then also counts as used. The threshold was tuned on conversations 0 to 2.
+For LoCoMo, the answer to a question is taken as a run's output. The shown memories are the first ten results of the
+shipped recall, and the used memories are the evidence turns. Real outputs are longer, so the answer is also tested
+between two other sentences in a report, and among the answers to 4 or 19 other questions about the conversation. The
+evidence for those questions then also counts as used. The threshold was tuned on conversations 0 to 2.
 
-For airline runs (`attribution_airline`), only false attributions are measured, since no run saw a memory.
+For airline runs (`attribution_airline`), only false attributions are measured, since no memory was shown to any run.
 
     python -m ops.bench.attribution LOCOMO_FILE [AIRLINE_FILE]      two minutes; writes ops/bench/attribution.md
 """
@@ -100,7 +101,7 @@ Form = Callable[[Case, random.Random], tuple[str, frozenset[str]]]
 
 
 def cases(file: Path) -> tuple[list[Case], dict[str, CountedTexts]]:
-    """Recall for each question in the main categories; return the cases and each user's word counts."""
+    """Recall memories for each question in the main categories; return the cases and each user's word counts."""
     answers = [[entry.get("answer") for entry in part["qa"]] for part in json.loads(file.read_bytes())]
     plan = Plan(dataset=read_locomo(file), settings=Settings(), mode="hybrid", top_k=_SHOWN)
     found: list[Case] = []
@@ -171,7 +172,7 @@ def forms(found: Sequence[Case]) -> dict[str, Form]:
 
 
 def scored(found: Sequence[Case], stores: Mapping[str, CountedTexts], form: Form, score: Score) -> Scored:
-    """Score all memories shown for every question. Deterministic: the choice of other answers is seeded."""
+    """For every question, score all memories that were shown. Deterministic: the choice of other answers is seeded."""
     chance = random.Random(0)
     scores: list[float] = []
     used: list[bool] = []

@@ -1,9 +1,9 @@
 """Measures the cost of encrypting the journal: events/s written and read, and bytes on disk.
 
 `python -m ops.bench.encryption` reports this together with the cost for a memory. Plain and encrypted journals
-alternate. Events of 1 KB from eight users are appended in transactions of 100 events, as in a group commit, and of a
-single event, which mostly measures the disk. They are read in batches of 1,000. In addition, a plain journal is
-converted to an encrypted one. Everything runs in one process, so any difference is due to the cipher.
+alternate. Events of 1 KB from eight users are appended in transactions of 100 events, as in a group commit, and in
+transactions of one event, which mostly measures the disk. They are read in batches of 1,000. In addition, a plain
+journal is converted to an encrypted one. Everything runs in one process, so any difference is due to the cipher.
 """
 
 from __future__ import annotations

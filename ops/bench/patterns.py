@@ -29,7 +29,7 @@ PAGE = Path(__file__).with_name("patterns.md")
 
 _REQUESTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "what the customer says first": lambda run: str(run["messages"][0]["content"]),
-    "all that the customer wants": lambda run: str(run["instruction"]),
+    "everything that the customer wants": lambda run: str(run["instruction"]),
 }
 _TASKS: dict[str, Callable[[int], bool]] = {
     "even (chosen on)": lambda task: task % 2 == 0,
@@ -42,7 +42,7 @@ _COMPLETED = 0.8  # the quality of a completed run (decision 0008)
 def past_runs(
     runs: Sequence[Mapping[str, Any]], request_of: Callable[[Mapping[str, Any]], str], embedder: Embedder
 ) -> list[PastRun]:
-    """Return the runs as past runs, one per day, each in its own session."""
+    """Convert the runs to past runs that ended on consecutive days, each in its own session."""
     vectors = embedder.embed_texts([request_of(run) for run in runs])
     return [
         PastRun(

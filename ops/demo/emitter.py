@@ -3,7 +3,7 @@
     python -m ops.demo.emitter EVENTS.jsonl --relay URL [--pace-ms 8] [--again 12]
 
 It prints JSON lines: `{"acked": n}` as acks arrive, then a summary. `--again N` sends the last N events a second time,
-as an emitter would that was restarted and has lost its position.
+like an emitter that was restarted and has lost its position.
 """
 
 from __future__ import annotations

@@ -28,14 +28,14 @@ def show_page(stage: Stage) -> None:
         )
     else:
         stage.screen.say(
-            f"{address.partition('#')[0]} becomes unavailable now, because the daemon stops; on a terminal, the demo "
-            "waits for a visit. `memory-agent open` shows the page of your own daemon.",
+            f"The daemon is about to stop, so {address.partition('#')[0]} becomes unavailable; on a terminal, the demo "
+            "first waits for you to visit the page. `memory-agent open` shows the page of your own daemon.",
             "dim",
         )
 
 
 def _address(stage: Stage) -> str:
-    """Return an address that can sign in once."""
+    """Return the page's address, with a ticket that can be used once to sign in."""
     command = [sys.executable, "-m", "memory_agent", "open", "--data-dir", str(stage.data_dir), "--user", HEROINE]
     said = subprocess.run(
         [*command, "--no-start", "--print", "--json"],

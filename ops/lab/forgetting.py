@@ -44,8 +44,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """How much of one project's gain in recall at 5 remains if another project is taught too.
 
     `alone` is the gain before or without the other project, `beside` is the gain with it, and `share` is `beside` /
-    `alone`, or None if there is no gain. `margin` is `beside` minus .8 of `alone`; the target is reached if it is at
-    least 0.
+    `alone`, or None if there is no gain. `margin` is `beside` minus .8 times `alone`; the target is reached if `margin`
+    is at least 0.
     """
 
     project: Literal["A", "B"]
@@ -56,7 +56,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
-    """The retention of a learner taught by one signal; `harm` is the change on B's questions before B is taught."""
+    """The retention of a learner taught by one signal; `harm` is the change in recall for B when only A has been taught."""
 
     arm: str
     pairs: int
@@ -102,7 +102,7 @@ def jobs(histories: Sequence[History], arms: Sequence[Arm], seeds: Sequence[int]
 
 
 def run_job(setup: Setup, job: PairJob) -> Moments:
-    """Teach the learners and measure them at each moment."""
+    """Teach the learners, and measure their recall at each `Moment`."""
     random = np.random.default_rng((job.seed, job.place, 2))
     a, b = (make_split("random", project(part), random) for part in (job.first, job.second))
     again_a, again_b = (tuple(q for q in split.test if q.id in split.repeated) for split in (a, b))
@@ -150,7 +150,7 @@ def _found(taught: Course, questions: Sequence[Question]) -> dict[str, float]:
 
 
 def _kept(name: Literal["A", "B"], of_arm: Sequence[Compared], alone: Moment, beside: Moment) -> Iterator[Kept]:
-    """Yield how much of a gain remains, provided that any questions were repeated."""
+    """Yield how much of a gain remains; yield nothing if no questions were repeated."""
     before, units = _gains(of_arm, alone)
     after, _ = _gains(of_arm, beside)
     if not units:

@@ -2,7 +2,8 @@
 
 Each write has a unique mark in its text. A mark is `sent` before its request, `kept` after the acknowledgement, and
 `leaving` once its removal is requested; after the removal is acknowledged, it is deleted from the ledger. A request
-without an answer may or may not have been carried out: `sent` and `leaving` marks may exist once or not at all.
+without an answer may or may not have been carried out: a `sent` or `leaving` mark may be in the store, but at most
+once.
 """
 
 from __future__ import annotations
@@ -105,8 +106,8 @@ class Ledger:
         """Compare what a store holds with the ledger. Marks that are only `sent`, but are found in the store, become
         `kept`.
 
-        A client may write one mark in memories of several types (a prompt is a message and begins a run), but only once
-        per type.
+        A client may write the same mark in memories of several types (a prompt is a message and also begins a run), but
+        only once per type.
         """
         known = self.of(user, letter)
         times = Counter((mark, one.type) for one in held for mark in marks_in(one.text))

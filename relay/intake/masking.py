@@ -43,7 +43,7 @@ _IN_EVERY_TEXT = ""
 
 
 Rows = Mapping[int, Sequence[str]]
-"""The rows of the table to try on a text, each with the literals that may occur in the text."""
+"""The rows of the format table that may match a text, each with the literals that may occur in the text."""
 
 
 class Masker:
@@ -147,7 +147,7 @@ class Masker:
         numbers: dict[Any, int] = {}
         for name, value in fields.items():
             unique = shown = self._text(name, rows) if isinstance(name, str) else name
-            while unique in masked:  # numbers fields whose masked names are equal, in linear time
+            while unique in masked:  # in linear time, numbers the fields whose masked names are equal
                 numbers[shown] = numbers.get(shown, 1) + 1
                 unique = f"{shown}#{numbers[shown]}"
             masked[unique] = self._hidden(value) if _is_secret_field(name) else self._value(value, rows)

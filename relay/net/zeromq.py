@@ -34,7 +34,9 @@ _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDM
 
 
 class Limits(NamedTuple):
-    """The maximum number of queued messages per peer, and maximum frame size. ZeroMQ cannot limit a queue in bytes."""
+    """The maximum number of queued messages per peer, and the maximum size of a frame. ZeroMQ cannot limit a queue in
+    bytes.
+    """
 
     send_queue: int = 1_000
     receive_queue: int = 1_000
@@ -62,7 +64,7 @@ def curve_pair() -> CurvePair:
 
 
 class CurveAuthenticator:
-    """Makes sockets in its own context accept only peers with known CURVE keys, which a pyzmq thread checks."""
+    """Makes the sockets in its own context accept only peers with known CURVE keys; a pyzmq thread checks the keys."""
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
         """`pair` is the server's key pair. `knows` is called in another thread and returns whether the holder of a

@@ -1,9 +1,9 @@
 """Publishers send events to the relay in order. Each event is stored exactly once, even if either process crashes.
 
-A background thread sends events and resends them until they are acknowledged. If no other event is unacknowledged, it
-sends at once; otherwise, it sends one part of the window at a time (`Window.is_due`). Events are never dropped
-silently: if there is no room, `publish` waits, then raises an error. While the relay is unreachable, events are written
-to the spool, if a spool is configured.
+A background thread sends events and resends them until they are acknowledged. If all earlier events have been
+acknowledged, an event is sent at once; otherwise, one part of the window is sent at a time (`Window.is_due`). Events
+are never dropped silently: if there is no room, `publish` waits, then raises an error. While the relay is unreachable,
+events are written to the spool, if a spool is configured.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Publisher:
 
     @property
     def _is_spooling(self) -> bool:
-        """Whether new events go to the spool: the relay is unreachable, or spooled events must be sent first."""
+        """Whether new events go to the spool, because the relay is unreachable or spooled events must be sent first."""
         return self._spool is not None and (self._away or self._spool.untaken > 0)
 
     @property
@@ -245,7 +245,7 @@ class Publisher:
 
     @property
     def _counts(self) -> tuple[int, int, int]:
-        """The numbers of events that are published, on the local disk, and only in memory."""
+        """The number of events that were published, the number on the local disk, and the number only in memory."""
         published = self._window.added - self._refilled + self._spooled
         spooled = self._spool.unreleased if self._spool is not None else 0
         return published, spooled, sum(not outgoing.spool_seq for outgoing in self._window)

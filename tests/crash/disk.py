@@ -1,8 +1,8 @@
-"""Small disks and disks with power cuts, mounted for a test.
+"""Small disks, and disks that lose power, mounted for a test.
 
-kill -9 does not test fsync, because the page cache outlives the process. A power cut is therefore a copy of the file
-that contains a mounted file system, taken while its writers are stopped. The copy contains what was flushed and nothing
-that was only in memory. Unlike a disk, it never reorders the writes of one flush.
+kill -9 does not test fsync, because the page cache outlives the process. A power cut is therefore simulated by a copy
+of the file that contains a mounted file system, taken while its writers are stopped. The copy contains what was flushed
+and nothing that was only in memory. Unlike a disk, it never reorders the writes of one flush.
 """
 
 from __future__ import annotations

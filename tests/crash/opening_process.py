@@ -2,8 +2,8 @@
 
 A tab follows the folder. A user id after the tab limits reading to the parts in that user's folder.
 
-The finding for a part (the journal, the spool, a user) is its answers, one of our errors, or a bug. Answers include the
-result of verification.
+The finding for a part (the journal, the spool, a user) consists of its answers and the result of verification, or is
+one of our errors or a bug.
 """
 
 from __future__ import annotations

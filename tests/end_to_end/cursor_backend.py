@@ -1,4 +1,5 @@
-"""Fakes Cursor's servers on loopback: Cursor's agent sends them its list of tools, and calls the requested tools.
+"""Fakes Cursor's servers on loopback. Cursor's agent sends its list of tools to these servers, and calls the tools that
+they request.
 
 Messages are Protocol Buffers in the framing of Connect. Field numbers are those of `@cursor/sdk` 1.0.32.
 """

@@ -59,7 +59,7 @@ def is_message(event: dict[str, Any]) -> bool:
 
 
 def publish(daemon: DaemonProcess, events: Sequence[dict[str, Any]], file: Path) -> None:
-    """Publish events from a file through the command line; return once they are memories."""
+    """Publish events from a file through the command line; return once they are stored as memories."""
     file.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
     summary = document("publish", str(file), "--wait", "--data-dir", str(daemon.data_dir))
     assert (summary["acknowledged"], summary["rejected"]) == (len(events), 0)

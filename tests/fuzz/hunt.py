@@ -129,7 +129,7 @@ def guided_child(target: Target, seconds: float, seed: int, work: Path) -> None:
 
 
 def failure(target: Target, data: bytes) -> tuple[str, str] | None:
-    """Return the type and message of an unexpected error that an input raises."""
+    """Return the type and message of an unexpected error that an input causes."""
     try:
         within_limits(target.run, data)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Test the alerts, the dashboard and the scrape configuration in ops/deploy against the figures of a daemon.
+"""Test the alerts, the dashboard and the scrape configuration in ops/deploy against the metrics of a daemon.
 
-`promtool` evaluates the alerts with scraped figures. `make promtool` installs it from Debian's package.
+`promtool` evaluates the alerts with scraped metrics. `make promtool` installs it from Debian's package.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Change = tuple[str, dict[str, str], str]
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[Series, float]]:
-    """The figures of a daemon. The figures for its disk and its parts (which run in its process here) are invented."""
+    """The metrics of a daemon. Those of its disk and its parts, which run in this process, are made up."""
     with gateway_in_new_folder() as served, closing(HttpCaller(served.http, served.token)) as caller:
         assert (caller.post("owner", {"run_id": "r"}).status, caller.post("run_end", {"run_id": "r"}).status) == (
             200,

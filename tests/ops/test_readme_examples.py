@@ -99,7 +99,7 @@ def type_in(words: list[str], home: str) -> str:
 
 
 def without_figures(line: str) -> str:
-    """Remove ids, and scores, whose last digit depends on the processor."""
+    """Remove ids and scores (the last digit of a score depends on the processor)."""
     return re.sub(r"\b[0-9A-Z]{26}\b|(?<=score )\S+|(?<=cosine )[\d.]+", "", line).rstrip()
 
 

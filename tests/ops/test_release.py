@@ -19,7 +19,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clone of this repository, with one entry below Unreleased."""
+    """A clone of this repository with one entry under Unreleased."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a clone")
     folder = tmp_path / "clone"

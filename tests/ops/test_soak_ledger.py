@@ -1,4 +1,4 @@
-"""Test that a comparison with the ledger finds each kind of broken promise, and tolerates what was not acknowledged."""
+"""Test that a comparison with the ledger finds each kind of broken promise, and ignores unacknowledged writes."""
 
 from __future__ import annotations
 

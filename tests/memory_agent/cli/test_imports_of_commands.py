@@ -1,4 +1,4 @@
-"""Test that commands only present results: public calls into lower packages make decisions and change files."""
+"""Test that commands only present results; public calls to lower packages make all decisions and change all files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test a cluster where requests run late, replies are lost, and users are moved or erased meanwhile."""
+"""Test a cluster in which requests are delayed and replies are lost while users are moved or erased."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_half_removed_user_is_removed_at_startup(embedder: Embedder) -> None:
 
 
 def erase_until_killed(data_dir: Path, step: str) -> None:
-    """Serve, erase alice, and be killed with SIGKILL immediately before a step."""
+    """Serve, erase alice, and kill this process with SIGKILL immediately before a step."""
     import shutil
 
     from memory_agent.daemon.dispatcher import Dispatcher

@@ -1,4 +1,4 @@
-"""Test the detection of other programs that starve the nice threads."""
+"""Test the detection of other programs that starve the low-priority (`nice`) threads."""
 
 from __future__ import annotations
 

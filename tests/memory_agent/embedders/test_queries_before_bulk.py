@@ -1,4 +1,4 @@
-"""A query never waits behind bulk texts, in this process or through the embedder process.
+"""A query never waits behind bulk texts, whether it is embedded in this process or by the embedder process.
 
 The tests check the order of events, never durations. `ops.bench.load` measures how bulk threads and queries share the
 processors.

@@ -35,8 +35,9 @@ def all_that_shows(key: bytes, value: float, kind: str, others: int) -> tuple[Se
     """Return everything released during an attack on a victim whose quality or rating has this value.
 
     The attacker controls all other users. Their values are multiples of 1/4, which always map to the same levels, and
-    take every possible sum. For each sum, these users are erased and contribute again before a release. The victim
-    repeats the same quality each time, so that there are five changes even with only four other users.
+    are chosen so that every possible sum occurs. For each sum, these users are erased and contribute again before a
+    release. The victim contributes the same value each time, so that there are five changes even with only four other
+    users.
     """
     figures = CountedVersion(key, b"author")
     shown = []

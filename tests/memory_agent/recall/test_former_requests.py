@@ -1,4 +1,4 @@
-"""An answer contains only one of the former requests that repeat the query; informative memories are never folded."""
+"""An answer contains only one of the earlier requests that repeat the query; memories that add information stay."""
 
 from __future__ import annotations
 

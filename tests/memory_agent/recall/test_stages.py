@@ -1,5 +1,5 @@
-"""Test the stages: within session and filter, the gains that context and answers give match a manual computation;
-learning is scaled.
+"""Test the stages: the gains from context and answers stay within the session and the filter, and match a manual
+computation; learning is scaled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def whole(turn: Turn) -> float:
 
 
 def exchanged(talk: Talk, found: Candidates) -> list[tuple[float, int]]:
-    """Return each candidate's gain as an answer minus its loss as a question, and its lender."""
+    """For each candidate, return its gain as an answer minus its loss as a question, and the slot of its lender."""
     slots = found.slots.tolist()
     fused = dict(zip(slots, found.fused.tolist(), strict=True))
     ranked = sorted(fused.values(), reverse=True)

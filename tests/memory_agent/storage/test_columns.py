@@ -1,4 +1,4 @@
-"""The columns match brute force over the records after every kind of change, with threads, and after compaction."""
+"""Searches of the columns match brute force over the records after every change, with threads, and after compaction."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class ColumnsModel(RuleBasedStateMachine):
 
     @rule(stamp=st.sampled_from(["words 1", "words 2"]), follow=st.booleans())
     def make_words_by(self, stamp: str, follow: bool) -> None:
-        """Change the version of words, which drops all existing words."""
+        """Change `words_stamp`, the version of the words; this drops all existing words."""
         if stamp != self.store.state.words_stamp:
             self.words.clear()
         self.words_stamp = stamp

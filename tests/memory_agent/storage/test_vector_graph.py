@@ -42,7 +42,7 @@ def built(table: VectorTable) -> TableView:
 
 
 def best(view: TableView, query: Embedding, limit: int = K) -> Slots:
-    """Return the best slots by exact cosine among a scan's candidates, selected in the same way as by recall."""
+    """Return the best slots by exact cosine among a scan's candidates, as recall selects them."""
     scan = view.scan(query, limit)
     seen = np.flatnonzero(~np.isnan(scan.values))
     return seen[np.argsort(-view.cosines(query, seen), kind="stable")][:limit]
