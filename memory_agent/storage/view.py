@@ -159,7 +159,7 @@ class View:
         return found
 
     def qualities_with_runs(self, slots: Slots) -> npt.NDArray[np.float64]:
-        """Return the quality of each slot (m,): its own, else that of its run (stored with the run's plan), else NaN."""
+        """Return each slot's quality (m,): its own, else that of its run (stored with the run's plan), else NaN."""
         found, runs = self.qualities[slots], self.runs[slots]
         unknown = np.isnan(found) & (runs != NO_NAME)
         if unknown.any():

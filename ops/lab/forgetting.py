@@ -56,7 +56,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
-    """The retention of a learner taught by one signal; `harm` is the change in recall for B when only A has been taught."""
+    """The retention of a learner taught by one signal; `harm` is the change in recall for B after only A is taught."""
 
     arm: str
     pairs: int
