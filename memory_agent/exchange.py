@@ -1,4 +1,4 @@
-"""A minimal HTTP client for hooks and `memory-agent mcp`, which a coding agent waits for.
+"""A minimal HTTP client for hooks and `memory-agent mcp`. A coding agent waits for both, so the client loads quickly.
 
 It uses plain sockets and raises only built-in errors: importing `http.client` takes 0.03 s, and `memory_agent.errors`
 0.02 s. Each request opens an HTTP/1.0 connection.

@@ -189,8 +189,8 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
     wrong = sum(
         one != numbers_of(record.metadata) for one, record in zip(view.metadata_of(slots), records, strict=True)
     )
-    findings.add(COLUMNS_FILE, "differ from the records in metadata", wrong)
-    findings.add(COLUMNS_FILE, "differ from the records in indexed words", _wrong_words(records, view, slots))
+    findings.add(COLUMNS_FILE, "differ in metadata from the records", wrong)
+    findings.add(COLUMNS_FILE, "differ in indexed words from the records", _wrong_words(records, view, slots))
     stored, found = snapshot.vectors([row for row, _ in part]), view.vectors.vectors(slots)
     if not findings.require(stored.shape == found.shape or not view.vectors.count, COLUMNS_FILE, "differ in ndim"):
         return
@@ -199,8 +199,8 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
     if stored.shape == found.shape:
         lengths = np.linalg.norm(stored, axis=1)  # within .0005 of 1 after rounding to float16
         is_wrong |= is_there & (np.einsum("ij,ij->i", stored, found) < _LEAST_COSINE * lengths)
-    findings.add(COLUMNS_FILE, "differ from the records in vectors", int(np.count_nonzero(is_wrong)))
-    findings.add(COLUMNS_FILE, "differ from the records in passages", _wrong_passages(snapshot, part, view, slots))
+    findings.add(COLUMNS_FILE, "differ in vectors from the records", int(np.count_nonzero(is_wrong)))
+    findings.add(COLUMNS_FILE, "differ in passages from the records", _wrong_passages(snapshot, part, view, slots))
 
 
 def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, findings: Findings) -> None:
@@ -218,13 +218,13 @@ def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, f
     for name, (column, values) in expected.items():
         held, told = column[slots], np.array(values, dtype=column.dtype)
         is_other = (held != told) & ((held == held) | (told == told))  # NaN means no value, so NaN equals NaN here
-        findings.add(COLUMNS_FILE, f"differ from the records in {name}", int(np.count_nonzero(is_other)))
+        findings.add(COLUMNS_FILE, f"differ in {name} from the records", int(np.count_nonzero(is_other)))
     for chosen, places in _filters(records):
         mask = view.mask(chosen)
         passing = np.zeros(len(records), dtype=np.bool_)
         passing[places] = True
         wrong = 0 if mask is None else int(np.count_nonzero(mask[slots] != passing))
-        findings.add(COLUMNS_FILE, "differ from the records in names", wrong)
+        findings.add(COLUMNS_FILE, "differ in names from the records", wrong)
 
 
 def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots) -> int:

@@ -142,7 +142,7 @@ def destroy_user_key(
     if folder.exists():
         left.append(f"{folder}, which can no longer be read")
     if is_served:
-        left.append("events that conductors published as system about the user's runs; system's key decrypts them")
+        left.append("events about the user's runs that conductors published as `system`, whose key can decrypt them")
     return DestroyedKey(user_id=user_id, destroyed=True, events_of_system=erased, left=tuple(left))
 
 

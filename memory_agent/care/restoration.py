@@ -116,7 +116,7 @@ def restore_user(
         again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
         if user_id != SHARED_USER:  # shared items have no events
-            # Rewind before the moves: repeated events are recognised, but missed events would be lost.
+            # Rewind before the moves: repeated events are detected as duplicates, but missed events would be lost.
             _rewind(data_dir, settings, cursor)
         _come_home(data_dir, settings, user_id)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
@@ -309,7 +309,7 @@ def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Setting
     """Raise `StoreEncryptedError` if the settings name no keys folder, or `EncryptionKeyMissingError` if all keys are
     missing.
 
-    A user whose key was destroyed is restored in unreadable form if other users can be opened.
+    A user whose key was destroyed is restored but remains unreadable, provided that other users can be opened.
     """
     missing: list[EncryptionKeyMissingError] = []
     users = list(known_users(stage))

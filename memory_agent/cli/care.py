@@ -279,8 +279,8 @@ def migrate(target: Target, engine: str) -> None:
     """Move the vectors of all users, or of the user named by --user, to another index. Stop the daemon first.
 
     Fills the new index from the records, and checks the number of memories and the nearest neighbours of a sample. Only
-    then does it switch to the new index and remove the former index. Repeat the command to resume an interrupted
-    migration. Set index.engine as well: it selects the index of new users.
+    then does it switch to the new index and remove the old one. Repeat the command to resume an interrupted migration.
+    Set index.engine as well: it selects the index engine for new users.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`join` makes this machine part of a daemon's cluster; `leave` ends that."""
+"""`join` makes this machine part of a daemon's cluster; `leave` removes it from the cluster."""
 
 from __future__ import annotations
 

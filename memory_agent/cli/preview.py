@@ -219,7 +219,7 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
             raise click.UsageError("--json requires --yes, because it cannot show the preview before offering")
         _print_preview(found, None)
         click.echo()
-        ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same words?")
+        ask_person(f"offer this, for {_audience(found.content.access_policy)}, once enough users offer the same words?")
     with waiting("offering"), open_memory(target, "offer") as memory:
         offered = memory.shared.offer(found)
     sentence = f"offered {offered.content.item_id}; nobody else sees it until enough users offer the same words"
@@ -235,7 +235,7 @@ def _attached(file: Path) -> bytes:
 
 
 def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
-    """Return the preview in a file. Raises `InvalidInputError` if the file is not a preview of this kind."""
+    """Return the preview that a file contains. Raises `InvalidInputError` if the file is not a preview of this kind."""
     found = _read_preview(file)
     if found is None:
         raise InvalidInputError("preview", f"{file} was not written by `shared preview {'--offer ' * is_offer}--out`")

@@ -137,7 +137,7 @@ def print_record(record: MemoryRecord) -> None:
 
 
 def left_out(result: RecallResult) -> list[str]:
-    """Return how many memories a recall left out as the caller's own words, one phrase for each reason."""
+    """Return a phrase for each reason why a recall left out the caller's own words, with the number of memories."""
     return [f"{count} {_LEFT_OUT.get(reason, reason)}" for reason, count in result.excluded.items()]
 
 
@@ -228,7 +228,7 @@ def file_facts(file: Attachment) -> str:
 
 
 def plain(text: str) -> str:
-    """Return `text` with control characters replaced, except for line ends and tabs."""
+    """Return `text` with control characters replaced, except for newlines and tabs."""
     return "".join(one if one in "\n\t" or unicodedata.category(one) not in ("Cc", "Cf") else "�" for one in text)
 
 

@@ -30,9 +30,9 @@ _STOP_WITHIN_S = 60.0
 def stop(target: Target, timeout: float) -> None:
     """Stop the daemon of the data folder, and wait until it has stopped. Nothing acknowledged is lost.
 
-    The daemon finishes the work in progress. After an upgrade, this command stops the daemon of the former version. The
-    new version is started by the next session of a coding agent, by `memory-agent serve`, or by the service manager.
-    The exit code is 1 if no daemon is running, or if the daemon does not stop in time.
+    The daemon finishes the work in progress. After an upgrade, this command stops the daemon of the previous version.
+    The new version is started by the next session of a coding agent, by `memory-agent serve`, or by the service
+    manager. The exit code is 1 if no daemon is running, or if the daemon does not stop in time.
 
     \b
     Examples:
@@ -62,8 +62,8 @@ class Done(msgspec.Struct, kw_only=True):
 def service() -> None:
     """Run the daemon of the data folder as a service of this user: at every login, and again after a crash.
 
-    The service is a unit of systemd's user manager on Linux, and a launch agent on macOS. For a service of the whole
-    machine, see ops/deploy.
+    The service is a unit of systemd's user manager on Linux, and a launch agent on macOS. For a machine-wide service,
+    see ops/deploy.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def install(target: Target, full: bool, dry_run: bool, yes: bool) -> None:
     if not target.as_json:
         click.echo(f"{plain(str(own.path))}:\n{plain(own.text)}")
     if own.state == "edited":
-        raise Failure("usage", f"{own.path} is another file, or was edited; move it elsewhere first")
+        raise Failure("usage", f"{own.path} was edited or is not from this program; move it elsewhere first")
     if dry_run:
         _print(target, Done(path=str(own.path), text=own.text, is_done=False), "nothing is written: --dry-run")
         return
@@ -139,7 +139,8 @@ def remove(target: Target, dry_run: bool, yes: bool) -> None:
         _print(target, Done(path=str(own.path), text="", is_done=False), "no service is installed")
         return
     if own.state == "edited":
-        raise Failure("usage", f"{own.path} was edited, or is another file, and is kept; stop and remove it yourself")
+        reason = "was edited or is not from this program, so it is kept; stop the service and remove the file yourself"
+        raise Failure("usage", f"{own.path} {reason}")
     if not target.as_json:
         click.echo(f"remove {plain(str(own.path))}")
     if dry_run:

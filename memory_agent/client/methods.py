@@ -96,7 +96,8 @@ class MemoryMethods(_Namespaces):
         return self._ask("status")
 
     def metrics(self) -> str:
-        """Return the daemon's metrics in the Prometheus text format. Requires a key for all users with scope `metrics`.
+        """Return the daemon's metrics in the Prometheus text format. Requires a key that is valid for all users and has
+        the scope `metrics`.
 
         >>> [line for line in memory.metrics().splitlines() if line.startswith("memory_agent_events_total")][0]
         'memory_agent_events_total{outcome="read"} 0.0'

@@ -23,12 +23,12 @@ class _Delivery(msgspec.Struct, frozen=True):
 
 
 class Deliveries:
-    """Records in a file which events are being ingested, so that a crash of the process is counted against them.
+    """Keeps a record on disk of the events being ingested, so that a crash of the process is counted against them.
 
-    With Ray, a crash ends only the host, and the lane counts the crash. In a single process, a crash also ends the
-    lane, and a restarted daemon would read the same events and crash again. After a crash, the events of the recorded
-    batch are therefore ingested one by one. After `daemon.crashes_before_quarantine` crashes, an event is refused, and
-    the lane quarantines it.
+    With Ray, a crash takes down only the host, and the lane counts the crash. In a single process, a crash also takes
+    down the lane, and a restarted daemon would read the same events and crash again. After a crash, the events of the
+    recorded batch are therefore ingested one by one. After `daemon.crashes_before_quarantine` crashes, an event is
+    refused, and the lane quarantines it.
     """
 
     def __init__(self, folder: Path, most_crashes: int) -> None:
@@ -45,7 +45,10 @@ class Deliveries:
 
     @contextmanager
     def of(self, user_id: str, seqs: Sequence[int]) -> Iterator[None]:
-        """Record these events in a file within the context. Raises `HostDiedError` if they must not be ingested now."""
+        """Record these events on disk while the context is active.
+
+        Raises `HostDiedError` if they must not be ingested now.
+        """
         first, last = min(seqs), max(seqs)
         former = self._former.get(user_id)
         crashes = 0

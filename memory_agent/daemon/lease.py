@@ -52,11 +52,11 @@ async def keep_lease(
     is_gone: Callable[[], bool],
     may_start: Callable[[], bool],
 ) -> None:
-    """Renew a host's lease until the host no longer replies and the lease has ended.
+    """Renew a host's lease until the host no longer replies and the lease has expired.
 
     `renew` calls `Lease.renew` on the host, with a timeout in seconds as the last argument. `is_gone`: whether the
-    process has ended, as far as this process knows. `may_start`: whether a host that has not replied yet may still
-    start. A suspended daemon places no user elsewhere, so a host that replies again keeps its users.
+    process is known to have ended. `may_start`: whether a host that has not replied yet may still start. A suspended
+    daemon places no user elsewhere, so a host that replies again keeps its users.
     """
     written_s = 0.0
     deadline_s = time.monotonic() + _START_S
@@ -69,7 +69,7 @@ async def keep_lease(
                 former_s, written_s = written_s, await renew(written_s, lease_s, patience_s)
             except MemoryAgentError:
                 pass
-            except Exception:  # a bug; the host may still work until its lease has ended
+            except Exception:  # a bug; the host may keep working until its lease expires
                 log.exception("lease.failed")
             else:
                 deadline_s = time.monotonic() + lease_s * _MARGIN

@@ -18,7 +18,8 @@ def stop_daemon(layout: Layout, timeout_s: float) -> str:
     """Send SIGTERM to the daemon of this folder, and return once its process has ended. No hook starts it again.
 
     Returns a hint if a service manager may start it again, else "". Raises `UnavailableError` if no daemon serves the
-    folder, `DaemonRunningError` if its process cannot be identified, and `DeadlineExceededError`.
+    folder, `DaemonRunningError` if the daemon's process cannot be identified, and `DeadlineExceededError` if it does
+    not end in time.
     """
     layout.start.unlink(missing_ok=True)  # otherwise, the next hook would start it again
     holder = layout.holder

@@ -1,4 +1,4 @@
-"""The supervisor of a daemon: starts and ends the relay, the embedder and the hosts, and detects their failures.
+"""The supervisor of a daemon: starts and stops the relay, the embedder and the hosts, and detects their failures.
 
 There are two: `ray_supervisor` runs them as processes, `local_supervisor` as threads of the daemon's process. In both
 forms, requests and batches of events reach a host through its sockets, so the rest of the daemon is the same.
@@ -184,7 +184,7 @@ class Host(ABC):
         """Return the process id. Raises the same errors as `keep_up`."""
 
     def end(self) -> None:
-        """End the host. Close its memories first; even otherwise, nothing committed is lost."""
+        """End the host. Close its memories first; even if you do not, nothing committed is lost."""
         self._answers.close()
         self._batches.close()
         self._remove_sockets()
@@ -217,7 +217,7 @@ class HostConnection:
     """
 
     def __init__(self, name: str, locate: Callable[[], Awaitable[str]], identity: Identity | None = None) -> None:
-        """`locate` returns the endpoint once the process listens. `identity`: the keys for CURVE endpoints."""
+        """`locate` returns the endpoint once the process is listening. `identity`: the keys for CURVE endpoints."""
         self._name = name
         self._locate = locate
         self._identity = identity

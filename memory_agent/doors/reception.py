@@ -40,7 +40,7 @@ class Reception:
     """Admits requests to one service, for any number of doors. Must be used from a single event loop."""
 
     def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
-        """Run at most `limit` requests at a time, of which each user may run a quarter or 8, whichever is more."""
+        """Run at most `limit` requests at a time. A user may run a quarter of `limit` or 8, whichever is greater."""
         self._service = service
         self._credentials = credentials
         self.requests = RequestQuota(limit)

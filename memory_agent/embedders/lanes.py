@@ -6,9 +6,9 @@ caller waits for is queued with the queries, and moves to the end of the queue a
 step by step, so a short call does not wait for a long one.
 
 Two guards prevent starvation. Each bulk thread takes a step every `starved_s` even while queries keep arriving. While
-other programs starve the nice threads, an equal number of normal-priority threads help.
+other programs starve the bulk threads, an equal number of normal-priority threads help.
 
-Equal texts are embedded once: recent results are cached, and concurrent calls share a text in progress.
+Equal texts are embedded once: recent results are cached, and concurrent calls with the same text share one computation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CACHE_BYTES = 16 << 20  # limit of each of the two caches
 _LOOK_EVERY_S = 0.05
 _LATE = "the query did not start in time"
 _CLOSED = "the embedder was closed"
-_SLOW = 12.0  # ratio of elapsed time to processor time of a nice thread
+_SLOW = 12.0  # starved if a passage takes this many times the processor time that it uses
 _STALLED_S = 0.5
 _QUERY, _TEXT = b"query", b"text"  # a string may have different vectors as a query and as a text
 
@@ -73,8 +73,9 @@ class Model(Protocol):
 
 
 def usable_cores(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
-    """Return the number of usable processors: the number in the affinity mask or, if lower, the quota of the control
-    groups, rounded up."""
+    """Return the number of usable processors: the number in the affinity mask or, if lower, the CPU quota of its
+    control groups, rounded up.
+    """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     for text in control_group_limits("cpu.max", own, groups):
         quota, _, period = text.partition(" ")
@@ -209,7 +210,7 @@ def _reporting(future: Future[list[Embedded]], total: int, progress: Progress, s
 
 
 class Pace:
-    """Detects when other programs starve the nice threads. The caller must hold the lanes' lock.
+    """Detects when other programs starve the bulk threads. The caller must hold the lanes' lock.
 
     A thread at niceness 10 gets a tenth of a normal thread's share: with six other busy programs on two cores, it
     embedded 7 texts per second instead of 300 (measured), and the backlog never shrank.
@@ -228,7 +229,9 @@ class Pace:
             self._slowness = taken_s / processor_s
 
     def is_slow(self, now_s: float) -> bool:
-        """Return whether the last text took over 12 times its processor time, or a text has been running for 0.5 s."""
+        """Return whether the last passage took more than 12 times the processor time that it used, or a passage has
+        been running for 0.5 s.
+        """
         hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
         return hangs or self._slowness > _SLOW
 
@@ -250,7 +253,7 @@ class LanedEmbedder(PassageEmbedder):
         """Start the lanes. 0 threads means one per core.
 
         `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; by default,
-        their number equals that of the bulk threads.
+        there are as many steady threads as bulk threads.
         """
         cores = usable_cores()
         self._model = model
@@ -311,7 +314,7 @@ class LanedEmbedder(PassageEmbedder):
         return future
 
     def submit_awaited_text(self, text: str, timeout_s: float) -> Future[Embedded]:
-        """Queue a text that a caller waits for, among the queries. Otherwise like `submit_query`."""
+        """Queue a text with the queries, because a caller is waiting for it. Otherwise like `submit_query`."""
         future: Future[Embedded] = Future()
         digest = _digest("text", text, _TEXT)
         query = PendingQuery(digest, _lazy_steps(self._model, text), self._known_texts)
@@ -362,7 +365,7 @@ class LanedEmbedder(PassageEmbedder):
     # The query lane
 
     def _submit(self, query: PendingQuery, waiter: Waiter, *, is_late: bool) -> None:
-        """Answer from the cache, join an equal text in the queue, or add this one."""
+        """Answer from the cache, join a queued request for the same text, or queue this one."""
         with self._lock:
             outcome: Outcome | None = query.cache.get(query.digest)
             if self._closed:
@@ -433,7 +436,7 @@ class LanedEmbedder(PassageEmbedder):
             self._finish_step(text, _attempt(text.step))
 
     def _next_steady_step(self) -> BulkText | None:
-        """Wait until the nice threads are starved, and return the next text. None when closed."""
+        """Wait until the bulk threads are starved, and return the next text. None when closed."""
         with self._lock:
             while not self._closed:
                 if not self._tasks:
@@ -513,7 +516,7 @@ class BulkText:
 
 
 def _lazy_steps(model: Model, text: str) -> Callable[[], Embedded | None]:
-    """Return a function that runs the model on the next passage of `text` each time."""
+    """Return a function that, on each call, runs the model on the next passage of `text`."""
     reading: Reading | None = None
 
     def step() -> Embedded | None:

@@ -89,7 +89,7 @@ class RemoteEmbedder(PassageEmbedder):
         return RemoteEmbedder(self._sockets.endpoint, timeout_s=self._timeout_s, is_former=True)
 
     def close(self) -> None:
-        """Close the sockets; requests in progress end with their answer or timeout."""
+        """Close the sockets; requests in progress still complete or time out."""
         self._sockets.close()
 
     def _send_before_bulk(

@@ -114,7 +114,7 @@ class Steps(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A user's service: the file that defines it, its text, and its manager's commands."""
+    """A user's service: the path and text of the file that defines it, and the commands of the service manager."""
 
     path: Path
     text: str

@@ -1,8 +1,9 @@
-"""Stores events, and memories without events: reads, deduplicates, embeds and commits them with the journal cursor.
+"""Stores events, and memories that have no event: reads, deduplicates and embeds them, and commits them together with
+the journal cursor.
 
 Events are delivered at least once, but take effect exactly once. A known event id adds nothing, and an event that
-produced no memory is counted only if its number is above the cursor. The id and the cursor are checked inside the
-writing transaction. The next batch (`ahead`) can be sent to the embedder before the current one is committed.
+produced no memory is counted only if its number is above the cursor. The id and the cursor are checked within the write
+transaction. The next batch (`ahead`) can be sent to the embedder before the current one is committed.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Intake:
         """Store the memories that events contain, atomically. Durable on return. Raises `StoreError`.
 
         The events in `ahead` are prepared for the next call, which reuses this work if it receives exactly these
-        events. Set `is_awaited` if a caller waits.
+        events. Set `is_awaited` if a caller is waiting for the result.
         """
         with self._preparing:
             prepared, self._ahead = self._ahead, None
@@ -219,10 +220,10 @@ class Intake:
         return tally.report()
 
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
-        """Return the new events, and those that were handled before.
+        """Return the new events, and those that have already been handled.
 
-        An event at or below the cursor was handled before. The exception is an event that produces a memory and has an
-        unknown id: its number is from a different journal.
+        An event at or below the cursor has already been handled. The exception is an event that produces a memory and
+        has an unknown id: its number is from a different journal.
         """
         fresh: list[_Read] = []
         handled: list[_Read] = []
@@ -336,7 +337,7 @@ class _LastProgress:
         self._is_changed = False
 
     def row_of_repeat(self, record: MemoryRecord) -> int | None:
-        """Return the row of the last progress in the record's run or session if the texts are equal, else None."""
+        """Return the row of the last progress text in the record's run or session if the texts are equal, else None."""
         digest, row = self._last.get(_scope(record), (b"", 0))
         return row if digest == _digest(record.text) else None
 

@@ -1,8 +1,8 @@
 """Arranges vectors in a plane so that near vectors stay near: a neighbour embedding. Pure.
 
 Each point is attracted by its nearest neighbours and repelled by a sample of all points, as in UMAP (McInnes et al.
-2018), for a fixed number of steps of decreasing length. The initial positions are the two principal components, which
-fix the orientation, or the former positions.
+2018), for a fixed number of steps of decreasing length. The initial positions are the former positions or, if most
+points are new, the first two principal components, which fix the orientation.
 
 n = number of points, d = dimensions, k = number of neighbours, e = number of edges.
 """
@@ -25,7 +25,7 @@ _LENGTH_FROM_FORMER = 0.1
 _SAMPLE = 48  # points that repel all others in a step; with 12, trustworthiness falls from .95 to .86
 _REPULSION = 4.0  # relative to the attraction of an average point
 _NEAREST = 1e-3  # bounds the repulsion of points that coincide
-_LONGEST = 4.0  # limit of a step, and of the repulsion from one point
+_LONGEST = 4.0  # limit of each coordinate of a step, and of the repulsion from one point
 _MOMENTUM = 0.5
 _EQUAL = 1e-6  # rounding noise in the variance of equal vectors
 _BASIS = 8  # directions
@@ -90,7 +90,7 @@ def _neighbours(vectors: Floats, k: int) -> tuple[Integers, Floats]:
 
 
 def _edges(nearest: Integers, cosines: Floats) -> _Edges:
-    """Connect each point to its neighbours. The weight decays exponentially with the distance in excess of that to the
+    """Connect each point to its neighbours. The weight decays exponentially with the distance beyond that of the
     nearest neighbour.
     """
     count, k = nearest.shape
@@ -108,8 +108,8 @@ def _edges(nearest: Integers, cosines: Floats) -> _Edges:
 def _components(vectors: Floats) -> Floats:
     """Return the two principal components (n, 2), with a standard deviation of 1 and a fixed sign.
 
-    The result is approximate: power iteration on `_BASIS` random directions (Halko et al. 2011) takes 1 % as long as
-    computing a covariance matrix.
+    The result is approximate: power iteration on `_BASIS` random directions (Halko et al. 2011) takes 1 % of the time
+    needed to compute a covariance matrix.
     """
     mean, ndim = vectors.mean(axis=0), vectors.shape[1]
     basis = np.random.default_rng(0).standard_normal((ndim, min(ndim, _BASIS)), dtype=np.float32)

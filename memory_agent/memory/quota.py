@@ -18,7 +18,7 @@ from memory_agent.storage.batch import Batch
 OVER_QUOTA = "over_quota"
 """In the statistics, the number of events dropped and memories forgotten because of a quota."""
 _FORGOTTEN_SHARE = 100
-"""A hundredth of the quota is forgotten at once, because the learner is retrained afterwards."""
+"""At least a hundredth of the quota is forgotten at a time, because the learner is retrained each time."""
 
 
 class MemoryQuota:

@@ -318,7 +318,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 class Circuit:
     """Rejects calls for a while after three consecutive failures, and then admits one call as a probe. Thread-safe.
 
-    The pause doubles from 1 s to a minute. It is longer if the provider requests a longer pause.
+    The pause starts at 1 s and doubles each time, up to a minute. It is longer if the provider requests a longer pause.
     """
 
     def __init__(self) -> None:

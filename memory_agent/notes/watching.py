@@ -1,5 +1,5 @@
-"""Polls for documents whose times or sizes have changed since they were last indexed. This also works on network file
-systems.
+"""Polls for documents whose modification times or sizes have changed since they were last indexed. This also works on
+network file systems.
 """
 
 from __future__ import annotations

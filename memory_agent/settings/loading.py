@@ -1,4 +1,4 @@
-"""Reads settings from the defaults, then a TOML file, environment variables and the command line's flags."""
+"""Reads settings from the defaults, then a TOML file, environment variables and command-line flags."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from relay import described, read_toml, setting_at_fault
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
 RENAMED = {"recall.alpha": "recall.vector_weight", "learning.outcome": "recall.outcome"}
-"""Maps former names, which are still accepted with a warning, to present names."""
+"""Maps former names, which are still accepted with a warning, to current names."""
 REMOVED = {
     "recall.centering": "queries are no longer centred, because this helped on no data set",
     "recall.diversity": "answers are no longer diversified, because this helped on no data set",
-    "learning.implicit": "quality is no longer inferred from events after a run, because this did not help answers",
+    "learning.implicit": "quality is no longer inferred from events after a run, because this did not improve answers",
 }
 """Maps each setting that no longer has an effect to the reason. They are ignored, with a warning."""
 
@@ -87,7 +87,7 @@ def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Ca
 
 
 def rename_settings(tree: dict[str, Any], warn: Callable[[str], None], *, replaces: bool = False) -> None:
-    """Rename settings with former names to their present names, with a warning for each.
+    """Rename settings that have former names to their current names, with a warning for each.
 
     With `replaces`, the former name's value takes precedence; otherwise using both names raises `SettingsError`.
     """
@@ -126,7 +126,7 @@ def _settle_type(tree: dict[str, Any], table: str) -> None:
 
 
 def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
-    """Return the table that contains a setting, or an empty table, and the setting's name in it."""
+    """Return the table that contains a setting (empty if there is none), and the setting's name in the table."""
     *tables, name = setting.split(".")
     for table in tables:
         branch = tree.get(table)

@@ -93,7 +93,9 @@ class Snapshot:
         return codec.vectors_of(bodies, self._ndim)
 
     def passages(self, row: int) -> tuple[npt.NDArray[np.int32], Embedding] | None:
-        """Return the spans (p, 2) of a text's passages in characters, and the further vectors (p - 1, d), or None."""
+        """Return the character spans (p, 2) of a text's passages, and the vectors (p - 1, d) of all but the first, or
+        None.
+        """
         value = self._transaction.get(PASSAGES, codec.row_key(row))
         return None if value is None else codec.passages_of(codec.passages_body(row, value, self._ndim), self._ndim)
 
@@ -104,7 +106,7 @@ class Snapshot:
         )
 
     def scan_words(self, after: int, limit: int) -> StoredWords:
-        """Return the words of the first `limit` rows greater than `after` whose words are known."""
+        """Return the words of the first `limit` rows that follow row `after` and have known words."""
         pairs = list(islice(self._transaction.scan(WORD_BITS, codec.row_key(after + 1)), limit))
         rows = [codec.row_number(key) for key, _ in pairs]
         width = self._word_bytes

@@ -34,11 +34,11 @@ _USE = struct.Struct(">dqq")
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """One event of a run.
 
-    `row` is the event's memory. `named` contains the rows that the event names as used, and `named_count` is their
-    number before any were forgotten. `is_judged` tells whether the memory has its own verdict. `said_at` and
-    `said_chars` locate the event's message in the memory's text; 0 characters mean the whole text. `is_placed` tells
-    whether the event identifies this run by its full id or by a recall. `others` contains named ids that do not belong
-    to this user's memories, such as those of shared items.
+    `row` is the event's memory. `named` contains the rows that the event lists as used, and `named_count` is their
+    number before any were forgotten. `is_judged`: whether the memory has its own verdict. `said_at` and `said_chars`
+    locate the event's message in the memory's text; 0 characters mean the whole text. `is_placed`: whether the event
+    identifies this run by its full id or by a recall. `others` contains named ids that do not belong to this user's
+    memories, such as those of shared items.
     """
 
     at_us: int
@@ -166,7 +166,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def named_rows(self) -> set[int]:
-        """All memories that this run refers to: its own, used and named ones."""
+        """All memories that this run refers to: its own memories, and those that it used or named."""
         named = {row for mark in self.marks for row in mark.named}
         begun = set() if self.begin_row is None else {self.begin_row}
         return self.rows | named | begun | {use.row for use in self.used} | {row for row, _ in self.inferred}
@@ -257,13 +257,13 @@ def _encode_use(trajectory: StoredTrajectory) -> bytes:
 
 Served = Literal["baseline", "learned", "interleaved"]
 ASKED, RECALLED = b"a", b"r"
-"""Kinds of index entries by time: recalls not yet listed by their run, and all recalls."""
+"""Kinds of index entries ordered by time: recalls that their run does not list yet, and all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 SHOWED_ITEMS = "recalls.showed_items"
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
-    """A memory in an answer, the `arm` that ranked it, the duplicates that it represents, and its position from 0."""
+    """A memory in an answer, the `arm` that ranked it, the duplicates that it represents, and its position (from 0)."""
 
     row: int
     arm: int = NO_ARM
@@ -281,9 +281,9 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     `shown` lists the memories in the order of the answer, without forgotten memories; `size` is the answer's original
     length. `by_run` is the run that made the recall. `run_id` is the run to which the recall was linked; `is_guess` is
     set if the link is based only on similarity. A recall `by_trigger` belongs to a run only if an event names the
-    recall. If the rankings were compared, `ranks` gives the position, from 1, of each of the original answer's memories
-    in the learned ranking, and `boosts` gives the predictions from past use (`sona/comparison`). Both are empty if the
-    rankings agree and all boosts are 0. `items` are the shared items in the answer, each with its version.
+    recall. If the rankings were compared, `ranks` gives, for each memory of the original answer, its position in the
+    learned ranking (from 1), and `boosts` gives the predictions from past use (`sona/comparison`). Both are empty if
+    the rankings agree and all boosts are 0. `items` are the shared items in the answer, each with its version.
     """
 
     recall_id: str

@@ -285,13 +285,13 @@ class ListParams(Params, frozen=True, kw_only=True):
     filter: MemoryFilter | None = None
     order: Annotated[Order, means("Which memories come first.")] = "newest"
     limit: Annotated[int, means("Maximum number of memories.", 1, MOST_LISTED)] = 50
-    after: Annotated[str | None, means("Continue after the page that printed this cursor, in the same order.")] = None
+    after: Annotated[str | None, means("Continue after the page that returned this cursor, in the same order.")] = None
 
 
 class SessionsParams(Params, frozen=True, kw_only=True):
     filter: MemoryFilter | None = None
     limit: Annotated[int, means("Maximum number of sessions.", 1, MOST_LISTED)] = 50
-    after: Annotated[str | None, means("Continue after the page that printed this cursor.")] = None
+    after: Annotated[str | None, means("Continue after the page that returned this cursor.")] = None
 
 
 class MapParams(Params, frozen=True, kw_only=True):

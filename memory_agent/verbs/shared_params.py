@@ -23,10 +23,10 @@ class PreviewParams(Params, frozen=True, kw_only=True):
     content_type: Annotated[ContentType | None, OptionHelp("The type of content. Default: document.")] = None
     body: str | None = None
     memory_id: Annotated[
-        str | None, OptionHelp("Share this memory, which provides the title, summary, tags and type.")
+        str | None, OptionHelp("Share this memory. Its title, summary, tags and type are used unless you pass others.")
     ] = None
     reference: Annotated[
-        str | None, OptionHelp("The location of the original, a path or an address, which is visible to other users.")
+        str | None, OptionHelp("The location of the original (a path or an address); other users can see it.")
     ] = None
     version: Annotated[str, OptionHelp("The name of this version.")] = "1"
     tags: Annotated[tuple[str, ...], OptionHelp("A tag for finding the item.")] = ()
@@ -41,7 +41,7 @@ class PreviewParams(Params, frozen=True, kw_only=True):
     attachment: bytes | None = None
     attachment_name: str | None = None
     offer: Annotated[
-        bool, OptionHelp("Prepare an offer of a pattern, for `shared offer`, instead of an item to publish.")
+        bool, OptionHelp("Preview a pattern to offer with `shared offer`, rather than an item to publish.")
     ] = False
 
 

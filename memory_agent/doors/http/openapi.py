@@ -18,7 +18,7 @@ _REF = "#/components/schemas/{name}"
 _REFUSALS = {
     "400": "The request is malformed, for example because its body is not JSON.",
     "401": "The token is missing or unknown, or its key was revoked.",
-    "403": "The key does not have the scope or is for a different user, or the request is from a different origin.",
+    "403": "The key lacks the required scope or is for a different user, or the request is from a different origin.",
     "404": "The run was never begun, or was forgotten.",
     "408": "The body did not arrive in time.",
     "409": "The run has already ended, or began with a different objective or session.",
@@ -126,7 +126,7 @@ def _metrics() -> dict[str, Any]:
     return {
         "operationId": "scrape",
         "summary": "Return the daemon's figures, for Prometheus.",
-        "description": "Same as the verb metrics. Requires a key for all users with scope metrics.",
+        "description": "Same as the verb metrics. Requires a key that is for all users and has the scope metrics.",
         "tags": ["daemon"],
         "responses": _responses("The figures.", {"text/plain": {"schema": {"type": "string"}}}),
     }

@@ -152,12 +152,12 @@ def test_columns_of_other_memories_are_found(filled: Path) -> None:
     report = check(filled)
     assert places(report) == {COLUMNS_FILE}
     assert {finding.fault: finding.count for finding in report.findings} == {
-        "differ from the records in vectors": 1,
-        "differ from the records in words": 1,
-        "differ from the records in names": 2,
-        "differ from the records in updates": 2,
-        "differ from the records in metadata": 1,
-        "differ from the records in indexed words": 1,
+        "differ in vectors from the records": 1,
+        "differ in words from the records": 1,
+        "differ in names from the records": 2,
+        "differ in updates from the records": 2,
+        "differ in metadata from the records": 1,
+        "differ in indexed words from the records": 1,
     }
 
 

@@ -1,5 +1,5 @@
-"""The page's static files. They are read for each request, which needs no key. No name refers to a file outside this
-folder (`_NAME`).
+"""The page's static files. They are read anew for each request. Requests for them need no key. No name refers to a file
+outside this folder (`_NAME`).
 """
 
 from __future__ import annotations
