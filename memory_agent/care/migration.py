@@ -101,7 +101,7 @@ def engines_of_users(data_dir: Path, settings: Settings, users: Iterable[str]) -
 def migrate_user(
     folder: Path, user_id: str, settings: Settings, engine: str, report: Report, key: UserKey | None = None
 ) -> Migrated:
-    """Fill and verify a user's index in `engine`, switch to it, and remove the former index. Idempotent."""
+    """Fill and verify a user's index in `engine`, switch to it, and remove the old index. Idempotent."""
     found = 1.0
     with closing(Store.open(folder, settings.store, "library", key)) as store:
         of, former = (

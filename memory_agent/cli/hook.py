@@ -1,4 +1,4 @@
-"""`hook`: answer one hook call of a coding agent."""
+"""`hook`: handle one hook call from a coding agent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from memory_agent.layout import CONFIG_VARIABLE, TOKEN_VARIABLE, Layout, default
 @start_option()
 @as_struct("options", Options)
 def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> None:
-    """Answer one hook call of a coding agent, read as JSON from standard input. `memory-agent connect` configures the
+    """Handle one hook call from a coding agent, read as JSON from standard input. `memory-agent connect` configures the
     hooks.
 
     Prompts, results of commands and edits, failures and answers become events in the project's channel. The answer to a

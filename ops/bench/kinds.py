@@ -1,11 +1,12 @@
-"""Measures how well questions about runs and sessions find memories by kind, with and without `recall.kind_weight`.
+"""Measures how well questions about runs and sessions find the kind of memory that they ask for, with and without
+`recall.kind_weight`.
 
     python -m ops.bench.kinds --data FOLDER      15 minutes; writes ops/bench/kinds.md
 
 FOLDER contains `swe_runs_dev.json`, from which `kind_questions` makes sessions and questions. The first half was used
-to choose weights and words. A question counts as found at k if one of its memories is among the first k, because most
-questions have several. The default relevance threshold applies, as for callers. With `--stores`, the stores are kept
-and reused.
+to choose weights and words. Most questions are answered by several memories, so a question counts as found at k if any
+of these is among the first k. The default relevance threshold applies, as for callers. With `--stores`, the stores are
+kept and reused.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ def page(halves: Mapping[str, Sequence[Pair]], machine: Mapping[str, str], now: 
         f"Written by `python -m ops.bench.kinds` on {now:%Y-%m-%d}; values in %, with the 95 % interval of a",
         f"bootstrap over issues. `kind_weight` is {RecallSettings().kind_weight:g}, except in the columns without it,",
         "where it is 0. Found at k: a memory that answers the question is among the first k. `min_relevance` is",
-        f"{RecallSettings().min_relevance:g}. `lookup` and `issue` questions ask for no kind. The other wordings and",
-        "languages of the second half were not used to choose words and weights, but were written by the same author.",
+        f"{RecallSettings().min_relevance:g}. `lookup` and `issue` questions do not ask for a particular kind. The",
+        "other wordings and languages of the second half were not used to choose words and weights, but were written",
+        "by the same author.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]

@@ -127,7 +127,9 @@ async def _at_random(data_dir: Path, names: list[str]) -> tuple[list[float], flo
 
 
 def measure_joined() -> dict[str, Any]:
-    """Return the memory use of a machine that joined: without users, and with one."""
+    """Return the memory use of a joined machine, first without users and then with users that the daemon has placed on
+    it.
+    """
     with cluster_daemon() as (home, folder), joined_machine(home, folder) as node:
         without = measure_tree(node.pid)
         for number in range(4):  # a new user goes to the machine with the fewest users
@@ -147,8 +149,8 @@ def measure_joined() -> dict[str, Any]:
 
 
 def measure_pinned() -> dict[str, Any]:
-    """Return recalls and ingested events per second, with their processor time: for a daemon on one core, and for a
-    daemon and a machine that joined it, each on one core. The two configurations alternate.
+    """Return recalls and ingested events per second, and the processor time that they take, in two configurations that
+    alternate: a daemon on one core, and a daemon and a joined machine on one core each.
     """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
@@ -163,7 +165,7 @@ def measure_pinned() -> dict[str, Any]:
             node = stack.enter_context(joined_machine(home, machine, prefix=pinned))
             homes = {"one": alone, "two": home}
             for folder in homes.values():
-                for user in _users():  # one at a time, so that each machine gets equally many users
+                for user in _users():  # one at a time, so that each machine gets the same number of users
                     with MemoryClient(user, data_dir=folder) as client:
                         client.remember(f"The staging area of {user} needs the VPN")
                 _ingest(folder, _STORED, turn=-1)
@@ -234,7 +236,7 @@ def _recalled(homes: dict[str, Path], node: int) -> dict[str, dict[str, Any]]:
 
 
 def _processor_s(home: Path, node: int) -> Counter[str]:
-    """Return the processor seconds of each part of the daemon, and of the machine that joined."""
+    """Return the processor time, in seconds, that each part of the daemon and of the joined machine has used."""
     with MemoryClient(data_dir=home) as client:
         daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
     assert daemon is not None

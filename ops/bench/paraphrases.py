@@ -2,8 +2,9 @@
 refused.
 
 The memories in `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all memories. Each store is asked its own
-questions, the next store's questions, and unrelated questions, with the default settings. A store's own question is
-kept if its memory is in the answer. Any other question is refused if its answer is empty.
+questions, the next store's questions, and unrelated questions, with the default settings. A store's own question counts
+as kept if the answer contains the memory that it paraphrases. Any other question counts as refused if its answer is
+empty.
 
     python -m ops.bench.paraphrases      a minute; writes ops/bench/paraphrases.md
 """

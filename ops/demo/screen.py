@@ -1,4 +1,4 @@
-"""Prints the demo, in colour on a terminal and as plain text elsewhere, and counts kept promises."""
+"""Prints the demo, in colour on a terminal and as plain text elsewhere, and counts the promises that hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LEGEND = (
 
 
 class Screen:
-    """Prints scenes, answers and tables; collects broken promises."""
+    """Prints scenes, answers and tables, and records which promises hold."""
 
     def __init__(self, console: Console | None = None) -> None:
         if console is None:
@@ -88,7 +88,7 @@ class Screen:
         self.paused_s += time.monotonic() - started_s
 
     def promise(self, text: str, holds: bool) -> bool:
-        """Print whether a promise holds, and record it."""
+        """Print and record whether a promise holds."""
         if holds:
             self.kept += 1
         else:

@@ -1,4 +1,4 @@
-"""Splits a user's questions into teaching and test halves, and merges several users' histories into one.
+"""Splits a user's questions into training and test halves, and merges several users' histories into one.
 
 Two questions share evidence if an item answers both. In a random split, many test questions share evidence with a
 training question (`repeated`). In a disjoint split, no test question shares evidence, so a gain is not due to
@@ -31,7 +31,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_split(name: SplitName, questions: Sequence[Question], random: np.random.Generator) -> Split:
-    """Split the questions into halves for teaching and testing; disjoint halves may be unequal."""
+    """Split the questions into halves for training and testing; disjoint halves may be unequal."""
     groups = [[question] for question in questions] if name == "random" else evidence_groups(questions)
     train: list[Question] = []
     test: list[Question] = []

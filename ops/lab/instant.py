@@ -2,9 +2,9 @@
 
 The layer is active, and is therefore measured, in two states: while the bank is nearly empty, and once it cannot hold
 every lesson. In the *cold* state, half of a conversation's other questions are asked after 15 lessons. In the *full*
-state, all conversations are in one memory: 85 % of their questions (more than the bank's 512 exemplars) are taught, and
-the others are asked. Each course is taught once, with the layer, and then tested both with and without it, so both
-tests use the same lessons. The bank is measured both by itself and with the learner's other parts, as shipped.
+state, all conversations are in one memory: 85 % of their questions (more than the bank's 512 exemplars) serve as
+lessons, and the others are asked. Each course is taught once, with the layer, and then tested both with and without it,
+so both tests use the same lessons. The bank is measured both by itself and with the learner's other parts, as shipped.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def _setup(protocol: Protocol, events: Mapping[str, Events], progress: Progress)
 
 
 def _events(histories: list[History]) -> Mapping[str, Events]:
-    """Return the events by user: one user per conversation, one per pair, and one with all conversations."""
+    """Return the events of each user: one user for each conversation, one for each pair, and one for all together."""
     users = [*histories, *(merged(pair, forgetting.pair_user(*pair)) for pair in forgetting.pairs(histories))]
     if histories:
         users.append(merged(histories, _EVERYTHING))

@@ -1,7 +1,8 @@
 """Long-running tests of a real daemon: `python -m ops.soak --hours 8`, or one of the commands.
 
-Without a command, many users work for hours while the daemon is alternately stopped and killed (`soak.py`). A soak may
-be run in parts: `--resume` appends to the record in a folder. `--report` writes a record's report. SIGTERM ends a part.
+If no command is given, many simulated users work for hours while the daemon is alternately stopped and killed
+(`soak.py`). A soak may be run in parts: `--resume` appends to the record in a folder. `--report` writes a record's
+report. SIGTERM ends a part.
 """
 
 from __future__ import annotations

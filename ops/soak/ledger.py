@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS numbers (user TEXT PRIMARY KEY, next INTEGER) WITHOUT
 
 
 class Finding(NamedTuple):
-    """A broken promise: `lost`, `doubled`, `risen` (removed, but reappeared) or `foreign` (another user's mark)."""
+    """A violated guarantee: `lost`, `doubled`, `risen` (removed, but reappeared) or `foreign` (another user's mark)."""
 
     kind: str
     user: str

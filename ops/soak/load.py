@@ -30,7 +30,7 @@ from ops.soak.ledger import Finding, Held, Ledger, foreign, marks_in
 from relay import Publisher, RelayError, relay_endpoints
 
 MOST = {"m": 40, "i": 3, "runs": 20}
-"""Above this number of memories, shared items or runs, a user's oldest are removed."""
+"""The maximum number of memories, shared items and runs of a user. If there are more, the oldest are removed."""
 _REMOVED_AT_ONCE = 12
 _THREADS = 3
 _CALM = 5
@@ -81,7 +81,7 @@ class Tally:
                 self._ms[kind].append(round((time.monotonic() - began_s) * 1000, 1))
 
     def report(self, findings: list[Finding]) -> None:
-        """Add broken promises."""
+        """Add violated guarantees."""
         with self._lock:
             self.findings += findings
 

@@ -115,7 +115,7 @@ def _promises(one: Joined) -> list[str]:
         f"Restarts of the daemon: {started or 'none'}. {len(compared)} comparisons of all stores with the ledger",
         f"covered {sum(compared):,} memories. Warnings and errors in its logs: {_listed(complaints) or 'none'}.",
         "",
-        *_table(("broken promise", "times"), rows),
+        *_table(("violated guarantee", "times"), rows),
         *(f"- {finding['kind']}: {finding['user']} {finding['what']}" for finding in list(one.lines("finding"))[:20]),
         "",
     ]

@@ -57,7 +57,7 @@ class Plan(NamedTuple):
 
 
 def soak(plan: Plan, folder: Path) -> int:
-    """Run one part with the data, the ledger and the record in `folder`; return the number of broken promises.
+    """Run one part with the data, the ledger and the record in `folder`; return the number of violated guarantees.
 
     SIGTERM and SIGINT end the part early, as if its time were over.
     """
@@ -211,7 +211,7 @@ class _Part:
 
 
 def _settings(plan: Plan) -> Settings:
-    """Return settings that bound the size of the data if the number of memories is bounded."""
+    """Return settings that limit the size of the data as long as the number of memories is limited."""
     journal = JournalSettings(retention_bytes=_JOURNAL_BYTES, repeat_horizon_s=3_600.0)
     return Settings(
         daemon=DaemonSettings(light=plan.light, idle_sleep_s=120.0),
