@@ -82,8 +82,8 @@ class QueryCentering:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError` if the state is damaged, or if `ndim` or the
-        version differs.
+        """Restore an object from the output of `to_bytes`. Raises `DamagedStateError` if the state is damaged, or if
+        `ndim` or the version differs.
         """
         try:
             state = _decoder.decode(data)

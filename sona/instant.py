@@ -62,7 +62,7 @@ class InstantLayer:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError`."""
+        """Restore an object from the output of `to_bytes`. Raises `DamagedStateError`."""
         layer = cls(ndim)
         layer._lora = MicroLora.from_bytes(data, ndim)
         return layer

@@ -40,8 +40,8 @@ def team_draft(baseline: Sequence[int], learned: Sequence[int], limit: int, key:
 def contest(picks: Sequence[Pick], used: Collection[int]) -> Contest | None:
     """Return the number of `used` items that each ranking contributed.
 
-    Returns None if all of several items were used. This shows no preference, although one ranking would win if the
-    length of the list were odd.
+    Returns None if there are several items and all of them were used. This shows no preference, although one ranking
+    would win if the length of the list were odd.
     """
     if len(picks) > 1 and all(pick.item in used for pick in picks):
         return None

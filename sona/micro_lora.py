@@ -131,8 +131,8 @@ class MicroLora:
 
     @classmethod
     def from_bytes(cls, data: bytes, ndim: int) -> Self:
-        """Restore the result of `to_bytes`. Raises `DamagedStateError` if the bytes are damaged, or if `ndim` or the
-        version differs.
+        """Restore an object from the output of `to_bytes`. Raises `DamagedStateError` if the bytes are damaged, or if
+        `ndim` or the version differs.
         """
         try:
             state = _decoder.decode(data)

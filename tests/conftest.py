@@ -59,7 +59,9 @@ PAGE = "tests/page/"
 STARTERS = {"daemon", "own_full_daemon", "rough_daemon", "supervised"}
 """Fixtures that start Ray."""
 SHARED_BY_FILES = {"daemon", "rough_daemon"}
-"""The fixtures in STARTERS whose daemon runs until the last file is done, with a hundredth of a core per host."""
+"""The fixtures in STARTERS whose daemon runs until the last test file has finished. Each host of such a daemon takes a
+hundredth of a core while it waits.
+"""
 
 
 def starts_ray(nodeid: str) -> bool:
@@ -101,8 +103,8 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Run each file's tests in one process, with shared fixtures.
 
-    The files that start Ray run in two processes, so that at most two of them run at a time. The files of the page run
-    in one process.
+    The test files that start Ray are divided between two processes, so that at most two of them run at a time. The
+    files of the page run in one process.
 
     Rejected: `--dist loadgroup`, which finds no groups with pytest 9.2, because renamed items keep their old names.
     """

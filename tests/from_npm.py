@@ -10,7 +10,9 @@ import pytest
 
 
 def missing(folder: Path, name: str, target: str) -> NoReturn:
-    """Skip the test if npm refused to install the program, or if it is missing outside CI; otherwise, fail the test."""
+    """Skip the test if npm refused to install the program; if it is missing for another reason, fail in CI and skip
+    elsewhere.
+    """
     refused = folder / "refused"
     if not refused.exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{name} is not installed: run `make {target}`")

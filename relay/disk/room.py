@@ -1,7 +1,7 @@
 """Distinguishes a full disk from other write errors.
 
 LMDB may report an I/O error when the disk is full. After an I/O error, this module checks whether the file system has
-enough free space, and whether a file of that size can be allocated, which detects quotas. A broken disk passes both
+16 MiB of free space and, to detect quotas, whether a file of that size can be allocated. A broken disk passes both
 checks.
 """
 
@@ -44,7 +44,7 @@ def has_room(folder: Path) -> bool:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the number of bytes that unprivileged users can write, or None if the file system has no size. Raises
+    """Return the number of bytes that unprivileged users can write, or None if the file system reports no size. Raises
     `OSError`.
     """
     disk = os.statvfs(folder)
@@ -52,7 +52,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def keep_reserve(folder: Path, size_bytes: int) -> bool:
-    """Reserve disk space in `folder`, which `release_reserve` frees; return False if there is not enough space."""
+    """Reserve disk space in `folder` until `release_reserve` frees it; return False if there is not enough space."""
     file = folder / _RESERVE_FILE
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)

@@ -58,9 +58,9 @@ class PairCipher(Protocol):
 
 
 class Transaction:
-    """A consistent view of an environment; a write transaction can change it.
+    """A consistent view of an environment; a write transaction can also change the environment.
 
-    A database without a handle is empty and cannot be written. Keys are 1 to 511 bytes, sorted as bytes. Each method
+    A database without a handle is empty and cannot be written to. Keys are 1 to 511 bytes, sorted as bytes. Each method
     raises the errors of the environment.
     """
 
@@ -138,8 +138,8 @@ class Transaction:
     ) -> Iterator[Pair]:
         """Yield the pairs in order of their keys, from `start` (inclusive) to `end` (exclusive), or in reverse order.
 
-        In a write transaction, do not change the database during the scan. Encrypted names are unordered and cannot be
-        bounds.
+        In a write transaction, do not change the database during the scan. Encrypted names are unordered and cannot
+        serve as bounds.
         """
         return self.scan_stored(database, start, end, reverse=reverse)
 

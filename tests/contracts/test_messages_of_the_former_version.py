@@ -1,6 +1,7 @@
-"""Test that messages keep the fields of the version before the verb table, because both versions must interoperate.
+"""Test that messages keep the fields that they had in an earlier version, because both versions must interoperate.
 
-`messages.json` contains requests, with their arguments, and replies, recorded with the former version.
+`messages.json` contains requests (with their arguments) and replies, recorded with the last version that had no verb
+table.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ EVERYBODY = Principal("local", None, ALL_SCOPES)
 
 
 class Recorded(NamedTuple):
-    """A request of the former version, the request's arguments, and the host's reply, if any."""
+    """A request of the earlier version, the request's arguments, and the host's reply, if any."""
 
     verb: Verb
     arguments: dict[str, Any]
@@ -43,7 +44,8 @@ def _value(told: Any) -> Any:
         return datetime.fromisoformat(told["time"])
     if isinstance(told, dict) and told.keys() == {"base64"}:
         return base64.b64decode(told["base64"])
-    return sys.intern(told) if isinstance(told, str) else told  # encoding omits defaults by identity
+    # Encoding omits a field only if its value is the default object itself (`is`).
+    return sys.intern(told) if isinstance(told, str) else told
 
 
 def _recorded() -> list[Recorded]:
@@ -100,7 +102,7 @@ NEW = {
     "shared.set_name",
     "sessions",
 }
-"""Verbs that the former version did not have."""
+"""Verbs that the earlier version did not have."""
 ADDED = {
     "type",
     "phase",
@@ -133,7 +135,7 @@ ADDED = {
     "history",
     "most_credited",
 }
-"""Fields of records, statistics and answers that the former version did not have."""
+"""Fields of records, statistics and answers that the earlier version did not have."""
 
 
 def test_every_verb_was_recorded() -> None:
@@ -152,7 +154,7 @@ def test_a_client_sends_what_it_sent_before_and_no_field_besides(message: Record
 
 
 def _is_within(sent: Any, former: Any) -> bool:
-    """Whether every key of each mapping existed in the former version. Unset fields may now be omitted."""
+    """Whether every key of each mapping existed in the earlier version. Unset fields may now be omitted."""
     if isinstance(sent, dict):
         return sent.keys() <= former.keys() and all(_is_within(one, former[name]) for name, one in sent.items())
     return bool(sent == former)

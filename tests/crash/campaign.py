@@ -1,4 +1,4 @@
-"""Rounds of kills and faults: faults drawn with a seeded generator hit a running system, then the checker runs.
+"""Rounds of kills and faults: a seeded generator chooses faults for a running system, and then the checker runs.
 
 A fault happens at the N-th disk call (counted by the shim, so deterministic for its process) or after a random number
 of promises. The same seed gives the same faults, but what they interrupt depends on the machine.
@@ -21,7 +21,7 @@ from .reading import read_history
 from .world import Part, World, wait_until
 
 Tell = Callable[[], None]
-MOST_CALLS = 30  # a kill hits one of this many disk calls, which a process makes within a few promises
+MOST_CALLS = 30  # a process is killed at one of its next 30 disk calls, which it makes within a few promises
 MOST_CALLS_OF = {"columns.arrays": 4, "graph.arrays": 2}  # written rarely, in a few calls
 _DISK = {
     "relay": ("journal/data.mdb",),
@@ -38,7 +38,7 @@ class Kill(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault on a file of one process, and whether the process may end because of it."""
+    """A fault that is injected into the disk calls of one process, and whether the process may exit because of it."""
 
     victim: str
     kind: str
@@ -202,7 +202,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
         (world.notes / "unbounded").unlink()
     _let_work_or_end(world, part)
     part.order.revoke()
-    _let_work_or_end(world, part)  # the fault may end a process with a delay
+    _let_work_or_end(world, part)  # a process may end some time after the fault
     if not part.is_alive:
         assert fault.may_end, f"{part.name} ended by {fault}:\n{part.log()}"
         code = part.wait()

@@ -34,7 +34,7 @@ PAGES, META_PAGE, FLUSH = "write 1", "write 2", "sync 1"
 
 
 def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
-    """Return the report of a process whose engine had `fault`."""
+    """Return the report of a process that wrote to `engine` while `fault` was injected."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.crash.full_disk_process", engine, str(folder), fault]
     environment = Order(shim, folder / "order").environment()

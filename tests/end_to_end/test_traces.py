@@ -1,4 +1,6 @@
-"""Test that a client's request is one trace across door, host and embedder, and that spans contain no content."""
+"""Test that a client's request yields one trace across the door, the host and the embedder, and that spans contain no
+content.
+"""
 
 from __future__ import annotations
 
@@ -203,7 +205,7 @@ def test_spans_contain_no_text_no_token_no_vector_and_no_user(
     for text in ("wombat", "cellar", "marsupial", "ada", token, record.id, str(traced.data_dir)):
         assert text.encode() not in sent, text
     assert vector not in sent
-    assert b"door recall" in sent  # the bytes are those of spans, uncompressed
+    assert b"door recall" in sent  # `sent` contains the spans, uncompressed
     for span in collector.spans():
         values = [value for value in span.attributes.values() if isinstance(value, str)]
         assert all(len(value) < 40 for value in values), span

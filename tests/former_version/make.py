@@ -1,4 +1,4 @@
-"""Creates the fixture with the former version. Run it in a checkout of that version, with its virtual environment.
+"""Creates the fixture with an earlier version. Run it in a checkout of that version, with its virtual environment.
 
     git worktree add ../former 71b6c66 && cd ../former    # with its own virtual environment
     .venv/bin/python PATH/TO/tests/former_version/make.py     # writes former.tar.xz and answers.json beside this file
@@ -162,7 +162,7 @@ def daemon(data_dir: Path, *settings: str) -> Iterator[None]:
 
 
 def memory_agent(*words: str) -> None:
-    """Run a command of the former version."""
+    """Run a command of the earlier version."""
     subprocess.run([sys.executable, "-m", "memory_agent", *words, *SETTINGS], check=True, stdout=subprocess.DEVNULL)
 
 

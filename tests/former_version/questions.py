@@ -1,6 +1,6 @@
 """The questions that both versions answer about the fixture, and the form in which answers are compared.
 
-`make.py` asks the former version, and the tests ask the present version. Each version gets a freshly unpacked fixture
+`make.py` asks the earlier version, and the tests ask the present version. Each version gets a freshly unpacked fixture
 and the same questions in the same order, because a recall changes later answers (it is counted, and moves the mean of
 the queries).
 """
@@ -115,22 +115,22 @@ ADDED = frozenset({
 })  # fmt: skip
 """Fields that later versions added to their answers."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
-"""Options for later versions, because the former version returned the best memories regardless of relevance."""
+"""Options for later versions, because the earlier version returned the best memories regardless of relevance."""
 NO_RUNS = {"context": ("--runs", "0")}
-"""Options for later versions, by question, because the former version's blocks had no runs."""
+"""Options for later versions, by question, because the earlier version's blocks had no runs."""
 RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
 """Fields of a memory that depend on the ranking, which later versions replaced."""
 MOST = 0.6
 """The minimum share of a hybrid recall's memories that later versions must also find."""
 PENDING = "word_vectors_pending"
-"""Marks answers from the former version's files, which have no word vectors until upkeep adds them."""
+"""Marks answers from the earlier version's files, which have no word vectors until upkeep adds them."""
 
 TOLERANCE = 1e-4
 _TEXT = ("context",)
 
 
 def unpack(root: Path) -> None:
-    """Unpack the fixture into `root`, with the file modes that the former version set."""
+    """Unpack the fixture into `root`, with the file modes that the earlier version set."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # filters were added in Python 3.11.4
         archive.extractall(root)

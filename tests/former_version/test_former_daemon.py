@@ -1,4 +1,4 @@
-"""Test that the daemon serves a data folder of the former version: same answers and keys, no manual migration."""
+"""Test that the daemon serves a data folder of an earlier version: same answers and keys, no manual migration."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_daemon_continues_where_the_former_one_stopped(served: Path) -> None:
     with Publisher(relay_endpoints(data_dir).ingest, spool=served / "spool") as publisher:
         publisher.publish(
             {
-                "event_id": "pay-102.00",  # the former version has already stored this event, so it is a duplicate
+                "event_id": "pay-102.00",  # the earlier version has already stored this event, so it is a duplicate
                 "event_type": "chat.user_msg",
                 "user_id": "alice",
                 "timestamp": datetime.now(UTC).isoformat(),

@@ -1,4 +1,4 @@
-"""Test that files of the former version can be opened and give the same answers.
+"""Test that files of an earlier version can be opened and give the same answers.
 
 The fixture is a data folder, an encrypted data folder with its key ring, a backup, an export, exported learning, a
 spool with unsent events and key files, created by `make.py` with that version's daemon, command line and Python
@@ -8,10 +8,10 @@ interface. `answers.json` contains that version's answers. Intended differences:
 - hybrid recalls have a different ranking (`differences_of_recalls`); recalls by words or vectors alone keep theirs;
 - "two weeks ago" begins up to a day earlier: `_as_dated_before`; ages are rounded to the nearest week, month or year;
 - the questions ask for memories of any relevance, because that version had no notion of relevance;
-- answers have the mark `PENDING` until word vectors are filled in;
-- receipts describe the exceptions in other words, and list shared items: `_with_former_words`;
-- the key `local` has all current scopes, and other keys have their former scopes: `_with_former_scopes`;
-- `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
+- answers are marked `PENDING` until word vectors are filled in;
+- receipts word the exceptions differently, and list shared items: `_with_former_words`;
+- the key `local` has all current scopes, and other keys keep the scopes that they had: `_with_former_scopes`;
+- the former setting name `recall.alpha` is accepted (the question "more words"), with a warning on standard error;
 - Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
 - vectors are float32 and scores are compared to 1e-4, because a different engine release may round differently.
 """
@@ -106,7 +106,7 @@ def test_the_command_line_answers_as_the_former_version_did(name: str, present: 
 
 
 def _as_dated_before(former: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return a recall with the former starts of its date ranges, which may each have moved by less than a day."""
+    """Return a recall with the starts that its date ranges had before; each may have moved by less than a day."""
     if not isinstance(now["answer"], dict):
         return now
     dates = [dict(date) for date in now["answer"]["dates"]]
@@ -126,7 +126,9 @@ def _with_former_scopes(now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_former_words(former: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return a receipt with the former wording of `not_covered`, without new lines on exports and shared items."""
+    """Return a receipt with the former wording of `not_covered`, without the later additions on exports and shared
+    items.
+    """
     *others, shared = (line for line in now["answer"]["not_covered"] if "/again.jsonl of " not in line)
     before = former["answer"]["not_covered"]
     assert len(others) == len(before)
@@ -135,7 +137,10 @@ def _with_former_words(former: dict[str, Any], now: dict[str, Any]) -> dict[str,
 
 
 def _taken_memories(told: dict[str, Any]) -> list[Any]:
-    """Remove the memories (for a block: its entries, without ages) from an answer to a recall, and return them."""
+    """Remove the memories from an answer to a recall, and return them.
+
+    For a block, these are its entries without ages.
+    """
     answer = told["answer"]
     if isinstance(answer, dict):
         told["answer"] = {name: value for name, value in answer.items() if name != "memories"}
@@ -169,7 +174,7 @@ def test_python_recalls_the_same_and_continues(root: Path, embedder: Embedder) -
 
 
 def test_an_id_of_a_former_run_is_used_again_and_what_follows_is_inferred(root: Path, embedder: Embedder) -> None:
-    """Former runs do not change. The new run is separate, is followed, and is forgotten with its session."""
+    """Former runs do not change. The new events become a separate run, which is forgotten with its session."""
     folder, now = root / "plain" / "users" / "alice", datetime(2026, 11, 23, 10, tzinfo=UTC)
 
     def told(event_id: str, event_type: str, minute: int, session_id: str, **payload: Any) -> dict[str, Any]:

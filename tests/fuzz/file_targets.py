@@ -1,7 +1,7 @@
 """Fuzz targets for files and values: journal entries, records, indexes, checkpoints, keys, settings, pages.
 
 Most of them have a checksum, which keeps a fuzzer from reaching the code behind it. Each input is therefore read twice:
-unchanged, and as the body of a value with a valid checksum, as a faulty version of this program could have written it.
+unchanged, and with a valid checksum, as the body of a value that a faulty version of this program could have written.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ def _record() -> bytes:
 
 
 def _with_checksum(read: Read) -> Callable[[bytes], None]:
-    """Read a value unchanged, with a valid checksum, and compressed with a valid checksum."""
+    """Read a value in three forms: unchanged, with a valid checksum, and with a valid checksum and the mark of
+    uncompressed data.
+    """
 
     def run(data: bytes) -> None:
         refused(read, data)

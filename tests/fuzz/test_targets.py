@@ -22,7 +22,7 @@ FEW |= {"record-marker": 12, "journal-marker": 6}
 
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Target:
-    """Each target, returned after running its samples, so that initialisation at first use is not counted."""
+    """Each target, after its samples have run once, so that initialisation at first use is not counted."""
     found = TARGETS[request.param]
     for sample in found.samples:
         found.run(sample)

@@ -112,7 +112,7 @@ def texts_of(body: Any) -> list[str]:
 
 
 def content(kind: RemoteEmbedder, vectors: list[list[float]]) -> Any:
-    """Return the body of a server's answer."""
+    """Return the body of a server's response."""
     if isinstance(kind, OllamaEmbedder):
         return {"embeddings": vectors, "prompt_eval_count": 7}
     if isinstance(kind, GeminiEmbedder):
@@ -136,7 +136,7 @@ def embeds(kind: RemoteEmbedder, longest: int = 10**6, ndim: int = NDIM) -> Repl
 
 @contextmanager
 def serving() -> Iterator[Provider]:
-    """Run the server in a thread for the block."""
+    """Run the server in a thread for the duration of the block."""
     server = _Server(("127.0.0.1", 0), Request)
     released = threading.Event()
     server.provider = Provider(f"http://127.0.0.1:{server.server_port}", released)

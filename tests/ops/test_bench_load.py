@@ -1,4 +1,6 @@
-"""Test the benchmark of queries during bulk work: its verdict exactly at its target, and its texts."""
+"""Test the benchmark of queries during bulk work: the verdict when the result exactly equals the target, and the texts
+used.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ TEXT = "Customers are logged out in the middle of checkout: two refreshes of one
 
 
 def shown_in(width: int, *, is_terminal: bool = False) -> str:
-    """Return everything that a screen can print, at this width."""
+    """Return an example of each kind of output of a screen, at this width."""
     output = io.StringIO()
     screen = Screen(Console(file=output, width=width, highlight=False, force_terminal=is_terminal))
     screen.title("An episodic memory for agents", "What resembles it comes back. " * 6)

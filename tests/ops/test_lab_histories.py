@@ -1,4 +1,4 @@
-"""Test splitting questions into teaching and test halves: no overlap, and no shared evidence in disjoint splits."""
+"""Test splitting questions into training and test halves: no overlap, and no shared evidence in disjoint splits."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def journaled(broker: Broker) -> list[str]:
 
 
 def taken(report: FlushReport) -> int:
-    """Return the number of delivered events. The report counts events that were sent again as duplicates."""
+    """Return the number of delivered events. In the report, events that were sent again count as duplicates."""
     return report.acked + report.duplicates
 
 

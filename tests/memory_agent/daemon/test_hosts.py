@@ -29,7 +29,7 @@ USERS = [f"user-{number}" for number in range(5_000)]
 
 
 class Host:
-    """A host that answers all requests until its end, except those of stuck users."""
+    """A host that answers all requests until it ends, except those of stuck users."""
 
     can_be_killed = True
     node = ""

@@ -75,7 +75,8 @@ def test_the_bootstrap_agrees_with_every_resample_there_is() -> None:
 def test_conversations_are_resampled_as_a_whole() -> None:
     values = np.array([[1.0], [1.0], [1.0], [0.0]])
     drawn = bootstrap(values, np.array([0, 0, 0, 1]), 20_000, seed=1)[:, 0]
-    # Two draws from two conversations (3 questions and 1) give the first twice, each once, or the second twice.
+    # Two draws from two conversations (with 3 questions and 1 question) yield one of three samples: the first
+    # conversation twice, both conversations once, or the second conversation twice.
     assert set(drawn) == {1.0, 0.75, 0.0}
     assert (drawn == 0.75).mean() == pytest.approx(0.5, abs=0.02)
 

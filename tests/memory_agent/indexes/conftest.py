@@ -1,4 +1,4 @@
-"""A PostgreSQL with pgvector, started once, and a separate database for each test that requests one."""
+"""A PostgreSQL server with pgvector, started once, and a separate database for each test that requests one."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_one_version_confirmed_several_times_at_once_is_one_item(world: World) -
     assert isinstance(first, GlobalRecord)
     assert all(other == first for other in others)
     assert world.user("ann").shared.published() == [first]
-    assert once() == first  # a later repetition, as after a lost answer
+    assert once() == first  # a later repeated call, for example after a lost reply
 
 
 @pytest.mark.parametrize("version", ["1", "2"])

@@ -372,7 +372,9 @@ def test_all_lines_give_the_same_scale_without_word_vectors_or_words() -> None:
 
 
 def test_the_required_match_grows_fast_with_few_memories_and_slowly_with_many() -> None:
-    """By chance, the best of 10 scores far exceeds a single score; from 10,000 to 100,000 the best hardly rises."""
+    """By chance, the best of 10 scores far exceeds a single score, whereas the best of 100,000 scores is hardly higher
+    than the best of 10,000.
+    """
     drawn = {"cosine": 0.4, "near": 0.4, "closest": 0.5, "held": 0.0, "held_nearby": 0.0, "lacked": 6.0}
     found = [one(**drawn | {"length": 20, "rarity": 20.0, "words": words}) for words in (15, 150, 150_000, 1_500_000)]
     assert found[0] - found[1] > 2 > found[2] - found[3] > 0.5

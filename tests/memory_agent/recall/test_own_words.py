@@ -32,7 +32,7 @@ def ago(minutes: float, now: datetime = NOW) -> str:
 
 
 def said(event_id: str, minutes_ago: float, text: str = ASKED, **fields: Any) -> dict[str, Any]:
-    """Return the event of a message that a user sent some minutes ago, by default without a session."""
+    """Return the event for a message that a user sent this many minutes ago, by default without a session."""
     fields = {"session_id": None} | fields
     return message(0, text, event_id=event_id, timestamp=ago(minutes_ago), **fields)
 

@@ -1,4 +1,4 @@
-"""Test the choice of the text that is embedded for a memory, and embedders without word vectors."""
+"""Test the choice of the text that is embedded for a memory, and the use of embedders without word vectors."""
 
 from __future__ import annotations
 

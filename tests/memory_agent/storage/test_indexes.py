@@ -1,4 +1,6 @@
-"""The vector table (with and without a graph) and the postings match brute force."""
+"""Test that the vector table (with and without a graph) and the postings return the same results as a brute-force
+search.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ steps = st.lists(
 
 
 class VectorTableContract:
-    """Tests of a vector table. A subclass defines how to create an empty table, and a table from saved arrays."""
+    """Tests of a vector table. A subclass defines how to create a table, either empty or from saved arrays."""
 
     make: Callable[[], VectorTable]
     remake: Callable[[Any], VectorTable]
