@@ -43,7 +43,7 @@ class Answers:
         self._counts = counts
 
     def answer(self, request: wire.Request, principal: Principal) -> object:
-        """Check that `principal` may make the request, and return its result. Raises the `RelayError` to send back."""
+        """Check that `principal` may make the request; return its result. Raises the `RelayError` to be sent back."""
         _require(request, principal)
         journal = self._journal
         match request:

@@ -1,7 +1,7 @@
 """Records which node each user's memory is on, and since when. These records are authoritative in a cluster.
 
-A new epoch begins whenever the user is placed on a node. A host can thus recognise files from an earlier placement, and
-restores the archive instead. The file is in the user's folder on the daemon's machine.
+A new epoch begins whenever the user is placed on a node. A host therefore recognises files from an earlier placement
+and restores the archive instead of using them. The file is in the user's folder on the daemon's machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from relay.disk import add_checksum, verify_checksum, write_private
 
 PLACEMENT_FILE = "placement.json"
 EPOCHS_OF_ARCHIVE = 1_000_000
-"""The number of archive epochs per placement epoch. Each opening of the files uses one archive epoch."""
+"""The number of archive epochs per placement epoch. One archive epoch is used each time the files are opened."""
 
 
 class Placements:

@@ -247,7 +247,7 @@ class RecordsCheckup(Checkup):
             self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they start")
 
     def _others(self) -> None:
-        """Check the checksum or the size of values that cannot be checked further."""
+        """Verify the checksum or the size of values for which there is no other check."""
         width = self._state.word_bytes or 0
         decoders: dict[str, Callable[[int, bytes], object]] = {
             WORD_BITS: lambda row, value: codec.words_body(row, value, width),

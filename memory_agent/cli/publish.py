@@ -99,9 +99,9 @@ def publish(
 
     Invalid lines are counted, and the first twenty are reported; all other lines are sent. If there are invalid lines,
     the exit code is 1. Duplicates (same event_id) are recognised. With --user, events without a user belong to that
-    user. With --wait, events whose type the signal table does not keep are counted by type. After Ctrl-C, the command
-    sends no more events, waits up to 5 s for acks, and prints what was acknowledged. A second Ctrl-C ends it
-    immediately.
+    user. With --wait, events that are dropped because no row of the signal table matches their type are counted by
+    type. After Ctrl-C, the command sends no more events, waits up to 5 s for acks, and prints what was acknowledged. A
+    second Ctrl-C ends it immediately.
 
     \b
     Examples:
@@ -215,7 +215,7 @@ def print_summary(summary: Summary) -> None:
         more = len(types) - _MOST_TYPES_SHOWN
         names = ", ".join(f"{name} {count}" for name, count in types[:_MOST_TYPES_SHOWN])
         click.echo(
-            plain(f"dropped, because no row of the signal table keeps their type: {names}")
+            plain(f"dropped, because no row of the signal table matches their type: {names}")
             + (f", and {more} more types" if more > 0 else "")
             + "; to keep them, add a row (setting ingest.signals)"
         )
@@ -274,9 +274,10 @@ def count_lines(stream: IO[bytes]) -> int:
 class Summary(msgspec.Struct, kw_only=True):
     """The outcome for all lines. Times are in seconds since the first line was sent.
 
-    `published` counts the lines that were events: each is acknowledged, a duplicate, rejected by the relay, spooled on
-    this disk, or unacknowledged. `rejected` also counts lines that are not events. `failure` is the reason why sending
-    stopped early. `not_kept` counts, by type, the events that no row of the signal table keeps.
+    `published` counts the lines that were events. Each was acknowledged, recognised as a duplicate, rejected by the
+    relay, spooled on this disk, or left unacknowledged. `rejected` also counts lines that are not events. `failure` is
+    the reason why sending stopped early. `not_kept` counts, by type, the events whose type no row of the signal table
+    matches.
     """
 
     published: int = 0

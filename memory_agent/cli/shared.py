@@ -138,7 +138,7 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
         did = "withdrew the rating" if take_back else f"rated {rating:g}"
         click.echo(f"{did}; everybody sees: {', '.join(worth(figures))}")
         if not figures.raters:
-            note("ratings of this version are shown after the next upkeep, once five users have rated it")
+            note("ratings of this version are shown once five users have rated it and upkeep has run")
 
 
 @shared.command(short_help="List your published items, with their figures.")
@@ -235,7 +235,7 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
 
 
 class _Titles:
-    """Titles of items that a follower could see, by the item's fingerprint. They identify removed items."""
+    """Titles of the items that a follower could see, keyed by the items' fingerprints. They identify removed items."""
 
     def __init__(self, client: MemoryClient) -> None:
         self._client = client

@@ -269,9 +269,9 @@ def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """Report which memories of a recall were used, and the outcome. The ranking is learned from such reports.
 
     RECALL_ID is the recall_id of `recall --json`, or the id of a run. For a run, --quality revises the run's quality.
-    Name only memories that were used: if a recall returned four or more, naming all of them carries no information; if
-    it returned two or three, naming all of them counts half. Memories that cannot be credited are listed with the
-    reason; this is not an error.
+    Name only memories that were used. Naming all results of a recall carries no information if there were four or more,
+    and counts only half if there were two or three. Memories that cannot be credited are listed with the reason; this
+    is not an error.
 
     \b
     Examples:

@@ -103,8 +103,8 @@ def read_cells(file: Path | str) -> Cells:
 class CellPublisher:
     """Publishes each event to its user's cell. Use it in one thread only, and close it.
 
-    An event of `system` is published to the cell of the user in its field `on_behalf_of`. With `spool`, which contains
-    a folder for each cell, an unresponsive cell does not delay events for other cells.
+    A `system` event is published to the cell of the user that its field `on_behalf_of` names. With `spool`, which
+    contains a folder for each cell, an unresponsive cell does not delay events for other cells.
 
     >>> with CellPublisher(read_cells("cells.toml"), Path("spool")) as publisher:
     ...     publisher.publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Components:
-    """The connected components of one daemon. They must be used from a single event loop."""
+    """The components of one daemon, wired together. They must be used from a single event loop."""
 
     layout: Layout
     settings: Settings

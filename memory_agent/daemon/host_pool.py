@@ -1,4 +1,4 @@
-"""A daemon's host processes: started when needed, kept as spares, and on other nodes held under leases."""
+"""A daemon's host processes, which are started when needed, kept as spares and, on other nodes, held under leases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memory_agent.verbs.protocol import HostFigures
 from relay.log import log
 
 _AVOIDED_S = 10.0
-"""How long a node receives no new users after one of its hosts was lost."""
+"""How long no new users are placed on a node after it has lost a host."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class HostPool:
         async def renew(written_s: float, lease_s: float, timeout_s: float) -> float:
             was_full = host.node in self._full
             now_s, has_room = await host.renew(written_s, lease_s, was_full, timeout_s)
-            if was_full or not has_room:  # once a disk has been full, its hosts require more free space
+            if was_full or not has_room:  # after a disk has been full, more free space is required
                 self._note_room(host.node, has_room=has_room)
             return now_s
 

@@ -191,8 +191,8 @@ class Service:
     async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:
         """Return the reply from the user's memory to a verb that writes to the store of shared items.
 
-        Wakes the store first, because the user's host connects to it directly. Creates the store only if the memory has
-        no other reason to refuse the request.
+        Wakes the store first, because the user's host connects to it directly. Creates the store only if the memory
+        would otherwise accept the request.
         """
         started_s = time.monotonic()
         is_known = not self._absent_users.is_absent(SHARED_USER)
@@ -300,9 +300,9 @@ class Service:
 
 
 def _as_stated(reply: bytes, params: RememberParams) -> bytes:
-    """Return the reply to `remember` for a key that may not read. It contains only the fields of a new memory.
+    """Return the reply to `remember` for a key without the scope `recall`. It contains only the fields of a new memory.
 
-    A replacing memory keeps some fields of the replaced one, which such a key must not see.
+    After a replacement, the reply also has fields of the earlier memory, which the holder of such a key must not see.
     """
     record = decode_reply(reply, MemoryRecord)
     timestamp = record.timestamp if params.timestamp is not None else record.updated_at or record.timestamp

@@ -127,7 +127,7 @@ Digest = Callable[[Path], str]
 
 
 def _index_of(repository: str) -> tuple[str, dict[str, tuple[str, Digest]]]:
-    """Return the revision of a repository, and the checksum of each file with the function that computes it."""
+    """Return a repository's revision and, for each file, the checksum and the function that computes it."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 

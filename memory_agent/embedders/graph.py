@@ -1,4 +1,4 @@
-"""Export BERT weights to one ONNX graph that includes pooling and norm, in float32 or in int8 per channel.
+"""Export BERT weights to one ONNX graph that includes pooling and norm, in float32 or per-channel int8.
 
 Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Outputs: `embedding`, float32 (n, d), of unit length, and
 `token_vectors`, float32 (n, t, d), the last layer. In int8, there is one signed scale per output column of each matrix

@@ -349,7 +349,7 @@ class ProviderEmbedder(PassageEmbedder):
         return ProviderError(type_of(self._settings), f"returned {what}; check {setting}")
 
     def _batches(self, texts: Mapping[bytes, str]) -> Iterator[dict[bytes, str]]:
-        """Divide texts into batches, limited by the number of texts, their characters, and the size of the response."""
+        """Divide texts into batches with limited numbers of texts and characters and a limited response size."""
         most = max(1, min(self._settings.batch, self._api.endpoint.answer_bytes // (_BYTES_PER_NUMBER * self._ndim)))
         batch, chars = dict[bytes, str](), 0
         for key, text in texts.items():

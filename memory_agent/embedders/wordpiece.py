@@ -99,7 +99,8 @@ class WordPiece:
         return Tokens(found, start, self._room)
 
     def share_read(self, text: str, tokens: Tokens, count: int) -> float:
-        """Return the share of letters in the first `count` tokens that the vocabulary covers; 1 if there are none.
+        """Of the letters in the first `count` tokens, return the share that the vocabulary covers; 1 if there are no
+        letters.
 
         Letters of a script with few pieces in the vocabulary are not covered. The same holds for each character of an
         unknown token, such as an emoji. The vectors of such texts resemble each other regardless of meaning. Digits and

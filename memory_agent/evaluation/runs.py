@@ -92,13 +92,14 @@ class Prepared:
             return self.ask_in(Path(folder), plan, progress)
 
     def ask_in(self, data_dir: Path, plan: Plan, progress: Progress) -> Run:
-        """Ask the plan's questions on this folder, which records the recalls."""
+        """Ask the plan's questions of the memories in this folder. The recalls are recorded there."""
         return _ask_all(plan, opener(plan.settings, data_dir, self.embedder), self.took_s, progress, embedded=True)
 
 
 def without_echoes(settings: Settings) -> Settings:
-    """Return the settings with `recall.echo_minutes` 0, because in a trial an item with the question's words is an
-    answer."""
+    """Return the settings with `recall.echo_minutes` set to 0, because in a trial an item that repeats the question's
+    words is an answer.
+    """
     return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
 
 

@@ -1,11 +1,12 @@
-"""Reads runs of a software-engineering agent on GitHub issues (SWE-bench; Jimenez et al. 2024) as its working memory.
+"""Reads a software-engineering agent's runs on GitHub issues (SWE-bench; Jimenez et al. 2024) as the agent's working
+memory.
 
 A file is a list of `{instance_id, task, steps: [{thought, command, output}]}`; an issue may have several runs. All runs
 belong to one user, so memories of other issues compete with those of the question's issue. A run is a session, and a
-question's group is its issue. The files contain no times, so each memory is dated 40 s after the previous one.
+question's group is its issue. The files contain no timestamps, so each memory is dated 40 s after the previous one.
 
-Items. In every fourth run, each thought is an item, and each command with its output is an item. In the other runs, an
-item reports 3 to 12 steps, which makes some items long. The text of an issue without its title is an item (role
+Items. In every fourth run, each thought is an item, and each command with its output is an item. In the other runs,
+each item covers 3 to 12 steps, so some items are long. The text of an issue, excluding its title, is an item (role
 `user`). A run's last thought is an item if it is longer than 140 characters. Equal texts form one item.
 
 Questions, with the items that answer them. A thought that is used as a question is omitted from its run's items.
@@ -41,7 +42,7 @@ _STEP = timedelta(seconds=40)
 _SINGLE_STEPS = 4  # every fourth run reports single steps
 _LOOKUPS = 8
 _SHORTEST_OUTPUT, _SHORTEST_CAUSE, _SHORTEST_ENDING = 60, 80, 141  # characters
-_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # lengths and minimum word count of a thought that can be a lookup
+_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # lengths and minimum word count of a thought used as a lookup
 
 _TAGS = re.compile(r"</?(?:returncode|output)>")
 _WORD = re.compile(r"[^\W\d_]{3,}")

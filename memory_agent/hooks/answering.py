@@ -26,7 +26,7 @@ _ON_THE_WAY_MS = 20.0
 _STORED = 200
 _REFUSED_FOR_GOOD = frozenset({400, 413, 415, 422})
 _PROJECT_VARIABLES = {CLAUDE_CODE: "CLAUDE_PROJECT_DIR", GEMINI: "GEMINI_PROJECT_DIR"}
-"""Variables that contain the folder in which the session started. The working folder may have changed since then."""
+"""Variables that contain the folder in which the session started. The working directory may have changed since then."""
 
 
 class Options(NamedTuple):
@@ -133,8 +133,8 @@ class _Hook:
 
 
 def receiver_of(url: str | None, token: str | None) -> str:
-    """Return an id of the key and of the daemon to which stored events will be sent, or "" for those of the data
-    folder.
+    """Return an id for the daemon and key with which stored events will be sent, or "" for the data folder's own daemon
+    and key.
 
     The id is a prefix of the key's SHA-256; an erasure uses it to find the user of the events (`erasure.hook_events`).
     """

@@ -141,7 +141,8 @@ class Knowledge(Memory):
         return partial(self.ask, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Read the voters, release due figures, create items from matching offers, and purge removed bytes. Returns 0.
+        """Read the voters, create items from matching offers, release the figures that are due, and purge the bytes of
+        removed items. Returns 0.
 
         If this were done after each report or offer, it would reveal the sender.
         """

@@ -35,7 +35,7 @@ class Ending(NamedTuple):
 
 
 class _Fact(NamedTuple):
-    """A fact about a run's outcome or quality. `order` breaks ties in time."""
+    """A fact about a run's outcome or quality. `order` sorts facts with equal times."""
 
     at_us: int
     order: int
@@ -86,7 +86,7 @@ class _State:
 
 
 def raised(quality: float, hop: int) -> float:
-    """Return `quality` raised for the success of a later run that is `hop` links away."""
+    """Return `quality`, increased because a later run, `hop` links away, succeeded."""
     return quality + (LATER_SUCCESS - quality) / float(1 << (hop - 1))
 
 
@@ -104,7 +104,7 @@ def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
 
 
 def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
-    """Return whether the run succeeded, judged by its own facts and retries. If so, earlier runs gain quality."""
+    """Return whether the run succeeded, judged by its own facts and retries. If so, earlier runs' quality rises."""
     own = ending(marks, [echo for echo in echoes if echo.hop == 0])
     return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
 

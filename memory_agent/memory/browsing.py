@@ -57,8 +57,8 @@ class Browsing:
         """Return positions in a plane for at most `limit` memories (1 to 10,000); similar memories are near each other.
 
         If there are more memories, the positions are those of a fixed pseudorandom sample. Memories without a vector
-        have no position. Once more than 1 % of the memories have changed, new positions are computed, close to the
-        former ones. Until then, new memories are not included. Raises `InvalidInputError`.
+        have no position. Once more than 1 % of the memories have changed, the positions are recomputed so that they
+        stay close to the former ones. Until then, new memories are not included. Raises `InvalidInputError`.
 
         >>> records = [memory.remember(text) for text in ("Fix the race", "Fix the lock", "Lunch is at noon")]
         >>> found = memory.map()

@@ -84,7 +84,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     filter: MemoryFilter | None
     mode: Mode
     floor: float | None  # the minimum raw cosine
-    insists: bool  # whether the caller set the floor; if so, no memory without a cosine passes it
+    insists: bool  # whether the caller set the floor; if so, no memory without a cosine reaches it
     min_relevance: float
     deadline_ms: float
     dates: Dates

@@ -45,9 +45,12 @@ from memory_agent.storage.view import View
 from memory_agent.tracing import current_span
 
 IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
-"""Whether memories from a source may be requests, indexed by the source's place in `SOURCES`."""
+"""For each source in `SOURCES`, whether its memories may be requests."""
 
-_FIRST_REACHING, _FURTHER = 1_000, 8  # initial request to an index for memories above a floor, and its growth factor
+_FIRST_REACHING, _FURTHER = 1_000, 8
+"""The number of memories first requested from an index to find those that reach the floor, and the factor by which it
+grows.
+"""
 
 
 BeginShared = Callable[[Query, SentVector | None], PendingItems | None]
@@ -67,9 +70,10 @@ class OwnWords(NamedTuple):
 class Search(msgspec.Struct, frozen=True):
     """The results of searching one view.
 
-    `mask` (n,) marks the memories that pass the filter, the dates (if they are used as a filter) and the floor. It
-    excludes `own` words and memories that match `Query.without`. It is None if all memories pass. A memory that does
-    not pass has no cosine, and its `bm25` (n,) is 0. `cosines` is None if no passing memory has a cosine.
+    `mask` (n,) marks the memories that pass: they match the filter, lie within the dates (if these are used as a
+    filter) and reach the floor. It excludes `own` words and memories that match `Query.without`. It is None if all
+    memories pass. A memory that does not pass has no cosine, and its `bm25` (n,) is 0. `cosines` is None if no passing
+    memory has a cosine.
     """
 
     query: Query
@@ -82,12 +86,12 @@ class Search(msgspec.Struct, frozen=True):
     words: list[str]
     vector: QueryVector | None
     own: OwnWords
-    is_filtered: bool  # whether anything except own words and `Query.without` is excluded
+    is_filtered: bool  # whether anything except the caller's own words and `Query.without` is excluded
     mask: Mask | None
     bm25: Scores
     cosines: Cosines | None
     asked: Asked | None  # None if the query asks for no particular kind
-    shared: PendingItems | None  # the search for shared items that was started with this one
+    shared: PendingItems | None  # the search for shared items that was started together with this search
 
     @property
     def is_hybrid(self) -> bool:
@@ -101,7 +105,7 @@ class Search(msgspec.Struct, frozen=True):
         return slots if self.mask is None else slots[self.mask[slots]]
 
     def with_more_cosines(self, limit: int) -> Search:
-        """Return the search with the cosines of all memories, or only the best `limit` if an index has the vectors."""
+        """Return the search with the cosines of all memories, or of the best `limit` if an index has the vectors."""
         if self.vector is None or self.cosines is None or self.cosines.unseen == -np.inf:
             return self
         everything = self.view.alive if self.mask is None else self.mask
@@ -295,7 +299,7 @@ def _reaching_floor(
 ) -> Mask | None:
     """Restrict the mask to memories whose raw cosine reaches the floor.
 
-    Without cosines, no memory passes a floor set by the caller, and every memory passes a floor from the settings.
+    Without cosines, no memory reaches a floor set by the caller, and every memory reaches a floor from the settings.
     """
     if query.floor is None:
         return mask

@@ -72,7 +72,7 @@ class SessionImport:
 
     @property
     def counts(self) -> ImportCounts:
-        """The counts so far; this may be read during the import."""
+        """The counts so far; they can be read during the import."""
         return ImportCounts(
             sessions=dict(Counter(client for client, _ in self._sessions)),
             taken=dict(self._taken),

@@ -67,7 +67,7 @@ class Batch(Snapshot):
         """Add a memory and return its row. Row numbers only increase and are never reused.
 
         For a known event, adds nothing and returns its row, even if the memory was deleted. Ignores `record.embedding`.
-        `vector` is the model's output for the text, only the vector (d,) of that output, or None to set it later.
+        `vector` is the model's output for the text, or only the vector (d,) of that output, or None to set it later.
         Further passages and words are stored only after `set_words_stamp`.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
@@ -446,7 +446,7 @@ class Batch(Snapshot):
             self._transaction.clear(database)
         self._await_all()
         self.state.ndim = self.state.word_bytes = self.state.words_stamp = None
-        # The gap in the log forces a rebuild of the columns, because they cannot apply this change row by row.
+        # The gap in the log forces a rebuild of the columns, because this change cannot be applied to them row by row.
         self.state.last_change += 1
         self.state.forgotten_through = self.state.last_change
         self._entries.clear()
@@ -461,7 +461,9 @@ class Batch(Snapshot):
 def _encode(
     row: int, found: Embedded, ndim: int | None, word_bytes: int | None, *, takes_words: bool
 ) -> tuple[dict[str, bytes], int, int | None]:
-    """Return a text's values by database, its dimension, and the bytes per word. Raises `InvalidInputError`."""
+    """Return a text's values by database, the vectors' dimension, and the number of bytes per word. Raises
+    `InvalidInputError`.
+    """
     first, *further = (codec.unit_vector(one, ndim) for one in found.vectors)
     values = {VECTORS: codec.encode_vector(row, first)}
     if takes_words:

@@ -46,7 +46,7 @@ def encode_owner(key: bytes, user: bytes) -> bytes:
 
 
 def decode_owner(key: bytes, value: bytes) -> bytes | None:
-    """Return the user of a stored pair, or None if it is damaged."""
+    """Return the user of a stored pair, or None if the pair is damaged."""
     user = value[_CHECKSUM_BYTES:]
     try:
         user.decode()
@@ -109,7 +109,9 @@ def named_owner(event: bytes) -> str | None:
 
 
 def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
-    """Return an event with the run, session and owner named in a quarantined `system` event, or None."""
+    """Return an encoded event with only the run, session and owner that a quarantined `system` event names; None for
+    any other entry.
+    """
     if entry.seq is not None or publisher_of(entry.source).user_id is not None:
         return None
     try:
@@ -208,7 +210,7 @@ class Owners:
             return [(key, decode_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
     def encrypt(self, key: UserKey) -> None:
-        """Replace the plain map with an encrypted one, and close it (`encrypt_in_place`)."""
+        """Replace the plain map with an encrypted one, and close the plain map (`encrypt_in_place`)."""
 
         def open_copy(copy: Path) -> Environment:
             return _open(copy, self._environment.map_size_bytes, key)

@@ -1,9 +1,9 @@
 """Split texts and queries into words, find stems and stop words, and compute fingerprints of texts.
 
-Words are runs of letters and digits, folded to lower case without diacritics. Scripts without spaces between words are
-split into overlapping pairs of letters. Terms are the indexed form of words. For English, they are the stems that FTS5
-produces (`porter unicode61 remove_diacritics 2`). In another language written in Latin letters, terms are prefixed with
-the language. A word of a query is expanded to its stems in every language of the store.
+Words are runs of letters and digits, folded to lower case without diacritics. Text in scripts without spaces between
+words is split into overlapping pairs of letters. Terms are the indexed form of words. For English, they are the stems
+that FTS5 produces (`porter unicode61 remove_diacritics 2`). In another language written in Latin script, terms are
+prefixed with the language. A word of a query is expanded to its stems in every language of the store.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure th
 
 _DROPPED = frozenset(_MARKS + _POINTS)
 LANGUAGE_MARKS = {language: f"{language}:" for language in STEMMERS}
-"""The prefix of the terms in each language written in Latin letters, except English."""
+"""For each language written in Latin script, except English, the prefix of its terms."""
 
 
 class _Folds(dict[int, str]):
@@ -214,12 +214,13 @@ def query_words(text: str) -> list[str]:
 
 
 def is_foreign(text: str) -> bool:
-    """Whether the first words of a text are in a language other than English that uses Latin letters."""
+    """Whether the first words of a text are in a language other than English that is written in Latin script."""
     return bool(language_of(text_words(text[:_LANGUAGE_CHARS])))
 
 
 def said_words(text: str) -> list[str]:
-    """Return the words of `text` in order, without case, surrounding punctuation, articles and courtesies.
+    """Return the words of `text` in order and in lower case, without surrounding punctuation, without articles, and
+    without pleasantries (such as "please") at the start and end.
 
     Signs, symbols and all other words are kept, so that "succeeded" differs from "almost succeeded", and "-5" from "5".
     If nothing is left, returns all words, or the text itself.
@@ -233,7 +234,7 @@ def said_words(text: str) -> list[str]:
 
 
 def first_said_word(text: str) -> str:
-    """Return the first of `said_words`, in a third of the time that computing all of them takes."""
+    """Return the first of `said_words`, in a third of the time it takes to compute all of them."""
     for word in unicodedata.normalize("NFC", text).casefold().split():
         bare = word.strip(_PUNCTUATION)
         if bare and bare not in _ARTICLES and bare not in _COURTESIES:

@@ -149,7 +149,9 @@ _received: ContextVar[str] = ContextVar("traceparent", default="")
 
 
 def code_of(error: BaseException) -> str:
-    """Return an error's code or, if none, its type's name, but never its text, which may quote a caller's data."""
+    """Return an error's code or, if it has none, the name of its type. Never returns its text, which may quote a
+    caller's data.
+    """
     return str(getattr(error, "code", type(error).__name__))
 
 

@@ -40,7 +40,7 @@ class Cipher:
         self.key_id = key_id(key)
 
     def seal(self, plain: bytes, about: bytes) -> bytes:
-        """Encrypt `plain`; the result is `SEAL_BYTES` longer. `open` needs the same context `about`."""
+        """Encrypt `plain`; the result is `SEAL_BYTES` longer. `open` requires the same `about` (the context)."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._values.encrypt(nonce, plain, about)
 

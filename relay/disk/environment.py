@@ -220,7 +220,7 @@ class Environment:
         return tuple(self._databases)
 
     def key_id(self) -> bytes | None:
-        """Return the id of the key that encrypts the environment, or None if it is plain. Needs no key."""
+        """Return the id of the key that encrypts the environment, or None if the environment is plain. Needs no key."""
         with self._failures.translated(), self._transactions.shared():
             return self._marked_key()
 
@@ -282,8 +282,8 @@ class Environment:
         """Replace the file with a verified compact copy that contains no deleted data. Durable on return.
 
         Writes wait; reads wait only while the file is replaced. If the process is killed, either the old or the new
-        file remains. Raises `full`, `damaged`, and `TimeoutError` if open transactions have not ended after `tries`
-        attempts of 2 s. Do not call it inside a `write` on the same thread.
+        file remains. Raises `full` and `damaged`. Raises `TimeoutError` if open transactions have not ended after
+        `tries` attempts of 2 s. Do not call it inside a `write` on the same thread.
         """
         copy = room_for_copy(self.path)
         try:

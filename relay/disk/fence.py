@@ -187,7 +187,7 @@ class OwnerLock(WriterLock):
 
 @contextmanager
 def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
-    """Prevent the files below `folder` from being replaced while a process other than their writer opens them."""
+    """Keep the files below `folder` from being replaced inside a `with` block in which a non-writer opens them."""
     try:
         descriptor = os.open(folder / kind.swap_file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:  # the folder is a copy, or was never written to

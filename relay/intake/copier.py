@@ -1,4 +1,4 @@
-"""Holds the acks of events until the journal's copy contains them. Without a copy, acks are sent at once.
+"""Delays the acks of events until the journal's copy contains the events. Without a copy, acks are sent at once.
 
 A thread writes the copy while the next events are journaled. Each write contains all commits since the previous write.
 """
@@ -13,7 +13,7 @@ from relay.errors import CopyUnavailableError
 from relay.intake.group_commit import Reply
 from relay.journal import Journal
 
-_INTERVAL_S = 5.0  # interval at which changes other than events, such as cursors, are copied
+_INTERVAL_S = 5.0  # interval at which changes that are not events (such as cursors) are copied
 
 
 class Copier:

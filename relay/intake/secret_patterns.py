@@ -78,7 +78,7 @@ def _token(kind: str, prefixes: str, rest: str, *, start: str = _WORD) -> Secret
 
 
 def _after(kind: str, prefixes: str, secret: str) -> SecretFormat:
-    """Return the format of a secret that follows one of the prefixes; these are not masked."""
+    """Return the format of a secret that follows one of the prefixes. The prefixes themselves are not masked."""
     return _token(kind, prefixes, f"(?P<secret>{secret})", start="")
 
 
@@ -92,7 +92,7 @@ FORMATS: tuple[SecretFormat, ...] = (
         "private_key",
         ("-----BEGIN ",),
         re.compile(
-            # Python before 3.11.5 mishandles possessive groups that contain a look-ahead or a choice (gh-106052).
+            # Python before 3.11.5 mishandles possessive groups that contain a look-ahead or an alternation (gh-106052).
             r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
             rf"(?:{_ARMOUR}*+(?:-(?!----){_ARMOUR}*+)*-----END [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----"
             r"|(?:\s*+(?:\\[nr]\s*+)*+[A-Za-z0-9+/=]{16,}+)*)"

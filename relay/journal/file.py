@@ -133,7 +133,7 @@ def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
     """Write a consistent copy of a journal, even one in use, into the empty folder `target`. Not fsynced.
 
     Returns the last number of the copy. Read the cursors of consumers before you copy their stores, and `rewind` the
-    copied journal to these cursors. Consumers recognise the repeated events. Raises `JournalError`.
+    copied journal to these cursors. Consumers recognise events that they receive again. Raises `JournalError`.
     """
     with closing(open_file(source, settings, readonly=True)) as environment:
         environment.copy(target)

@@ -68,7 +68,7 @@ def test_wait_reports_event_types_that_no_signal_keeps(daemon: DaemonProcess) ->
     assert document("publish", "--wait", *place, input=lines)["not_kept"] == {"my.a": 2, "my.b": 3}
     done = run("publish", "--wait", *place, input=lines)
     assert done.returncode == 0
-    assert "dropped, because no row of the signal table keeps their type: my.b 3, my.a 2;" in done.stdout
+    assert "dropped, because no row of the signal table matches their type: my.b 3, my.a 2;" in done.stdout
     mixed = run("publish", "--wait", "--json", *place, input=lines + '\n{"event_type": "my.a", "payload": "hello"}')
     assert (mixed.returncode, json.loads(mixed.stdout)["not_kept"]) == (1, {"my.a": 2, "my.b": 3})
     assert document("stats", *place)["dropped_types"] == {"my.a": 2, "my.b": 3}

@@ -327,7 +327,7 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     assert run_json(*rate, "0.8", "--user", "ida") == item["quality_metrics"]
     assert run(*rate, "1", "--version", "1", "--user", "ida").stdout == "rated 1; everybody sees: not yet rated\n"
     told = run(*rate, "1", "--user", "ida").stderr
-    assert told == "note: ratings of this version are shown after the next upkeep, once five users have rated it\n"
+    assert told == "note: ratings of this version are shown once five users have rated it and upkeep has run\n"
     taken = run(*rate, "--take-back", "--user", "ida")
     assert taken.stdout == "withdrew the rating; everybody sees: not yet rated\n"
     assert code_of(run(*rate, "1", "--user", "hal", "--json")) == (1, "invalid_input")
