@@ -3,8 +3,8 @@ commits and tags.
 
 `pyproject.toml` defines the version, from which the change log, the image tag and the generated files are updated. All
 steps run in a clone of the last commit, so a failed step changes nothing. `DRY_RUN=1` shows the result without changing
-anything. To publish, the owner runs `twine upload dist/*`, after choosing a name, since `memory-agent` on PyPI is
-another project.
+anything. To publish, the owner first chooses another name, because `memory-agent` on PyPI is a different project, and
+then runs `twine upload dist/*`.
 """
 
 from __future__ import annotations

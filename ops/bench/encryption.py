@@ -1,10 +1,10 @@
 """Measures the cost of encryption for a memory (filling, recalls, opening, bytes on disk) and for the journal.
 
-`python -m ops.bench.encryption` alternates between plain and encrypted, so that other load affects both equally, and
-writes `ops/bench/encryption.md`. Memories are synthetic: they have the lengths of real events (mean 34 words, 5 % over
-75) and the word frequencies of natural language, and their vectors form 300 clusters. Queries are also synthetic, and
-are embedded before timing starts. Event ids are assigned by the emitter; they are ordered in a plain store but not in
-an encrypted one.
+`python -m ops.bench.encryption` alternates between plain and encrypted runs, so that other load on the machine affects
+both equally, and writes `ops/bench/encryption.md`. Memories are synthetic: they have the lengths of real events (mean
+34 words, 5 % over 75) and the word frequencies of natural language, and their vectors form 300 clusters. Queries are
+also synthetic, and are embedded before timing starts. Event ids are assigned by the emitter; they are ordered in a
+plain store but not in an encrypted one.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ _MEANINGS = {
     "graph_bytes": "graph, bytes per memory",
     "encrypt_s": "`memory-agent encrypt`, s",
     "append_per_s": "events/s appended to the journal, in transactions of 100",
-    "append_cpu_us": "processor time per appended event, us",
+    "append_cpu_us": "processor time per event appended, us",
     "read_per_s": "events/s read from the journal",
-    "read_cpu_us": "processor time per read event, us",
+    "read_cpu_us": "processor time per event read, us",
     "bytes_per_event": "bytes in the journal per event of 1 KB",
     "convert_per_s": "events/s converted by `memory-agent encrypt`",
 }

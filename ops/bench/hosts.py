@@ -2,9 +2,9 @@
 hosts.
 
 Compares an empty call through a Ray actor with an empty call through the host's socket. Compares a recall through RPC
-with an in-process recall, in units of one query embedding. Compares daemons with one host and with two hosts under load
-from several users' clients. Reports the processor time of a recall in each process. Variants alternate, and no question
-is repeated.
+with an in-process recall, in units of one query embedding. Compares a daemon with one host and a daemon with two hosts,
+both under load from several users' clients. Reports the processor time of a recall in each process. Variants alternate,
+and no question is repeated.
 
 To run only this benchmark: `python -m ops.bench --only hosts [--quick] [--json]`.
 """
@@ -114,7 +114,7 @@ async def _measure_calls() -> dict[str, Any]:
 
 
 def _measure_alone(store: Path, data_dir: Path) -> dict[str, Any]:
-    """Time query embedding, recall in process and recall through RPC, and measure their processor time."""
+    """Time query embeddings, recalls in process and recalls through RPC, and measure the processor time of the last."""
     settings = EmbedderSettings(allow_download=False)
     taken_ms: dict[str, list[Block]] = {"embedding": [], "in_process": [], "rpc": []}
     spent: list[dict[str, float]] = []

@@ -1,8 +1,8 @@
 """Judges the answers to a data set's questions, to measure the effect and calibration of the relevance threshold.
 
-The judged memories are the evidence for a store's own questions, and all memories returned for other stores' questions.
-Other memories returned for the store's own questions are not judged, since annotators mark only the minimal evidence.
-Memories of unrelated stores are judged separately (`strange`).
+Two groups of memories are judged: the evidence for a store's own questions, and all memories returned for other stores'
+questions. Other memories returned for the store's own questions are not judged, since annotators mark only the minimal
+evidence. Memories of unrelated stores are judged separately (`strange`).
 
 Shapes: m judged memories, a answers.
 """
@@ -113,7 +113,7 @@ class Measured:
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 
     def judged(self, line: str) -> Judged:
-        """Return the judged memories. The store's own questions together weigh 1, as do other stores' questions."""
+        """Return the judged memories. The store's own questions have a total weight of 1, as have all others."""
         parts = [(part, part.is_evidence if part.evidence else ~part.is_evidence) for part in self.answers[line]]
         parts = [(part, judged) for part, judged in parts if judged.any()]
         sizes = {own: sum(bool(part.evidence) == own for part, _ in parts) for own in (True, False)}

@@ -1,8 +1,8 @@
 """Measures the memory use of a daemon's processes with one user, and the memory and disk space of a filled store.
 
 Proportional set sizes (PSS) can be summed; resident set sizes (RSS) count shared pages in every process that maps them.
-The filled store is measured after use. It is compared with an equally used actor that has twenty memories, in the same
-daemon.
+The filled store is measured after use. It is compared with an actor in the same daemon that has twenty memories and is
+used in the same way.
 
 To run only this benchmark: `python -m ops.bench --only resident [--quick] [--json]`.
 """

@@ -77,11 +77,11 @@ class Arm:
     `liars` is the share of users who lie, and `lie` is how they lie. To praise, liars agree on one look-alike per kind
     and report it as used successfully; to invert, they report the opposite of their runs' outcomes. `sybils` is the
     number of keys that report before anybody else: they praise the same look-alikes, or bury all other items by
-    reporting them as used without success. With `proven`, twenty users report in advance that all helpful items
-    (`helpful`), or the same number of random items (`random`), succeeded. `late` delays the publication of one helpful
-    item per kind until epoch `Size.late_at`. `has_place` reserves a place for shared items. `proven_share` is how often
-    the best proven item takes this place if the user's own memories fill the other places. `worse_last` ranks new items
-    before those that are worse than usual.
+    reporting them as used without success. With `proven`, twenty users report in advance that they used every item:
+    with success for all helpful items (`helpful`) or as many random items (`random`), without success for all others.
+    `late` delays the publication of one helpful item per kind until epoch `Size.late_at`. `has_place` reserves a place
+    for shared items. `proven_share` is how often the best proven item takes this place if the user's own memories fill
+    the other places. `worse_last` ranks new items before those that are worse than usual.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a deployment; `others` is the number of further users, who ask after the epochs `asked_after`."""
+    """The size of a deployment; `others` is the number of additional users, who ask after the epochs `asked_after`."""
 
     kinds: int = 6
     users: int = 40
@@ -168,7 +168,7 @@ class Lived(msgspec.Struct, frozen=True):
 
 
 Order = Callable[[Sequence[FoundItem], Mapping[str, float]], list[FoundItem]]
-"""Sorts the items found by a search; the mapping contains their scores before any release of figures."""
+"""Sorts the items found by a search; the mapping contains the scores that they had before any figures were released."""
 
 
 def _by(added: Callable[[FoundItem, float], float]) -> Order:
@@ -278,7 +278,7 @@ class Deployment:
         self._release()
 
     def ask(self) -> tuple[list[Answered], list[Searched]]:
-        """Recall and search for every kind in its held-out wording, on behalf of users who never used an item."""
+        """For every kind, recall and search in its held-out wording, on behalf of users who never used an item."""
         late, praised = self.late(), self._praised()
         answers = [self._answered(user, kind, late) for user in range(self.size.others) for kind in self.kinds]
         return answers, [self._searched(kind, late, praised) for kind in self.kinds]
@@ -290,7 +290,7 @@ class Deployment:
         return tiers.merged(self.world.own[owner, text], self.shown[text], TOP_K, key, SETTINGS.recall.min_relevance)
 
     def released(self, found: Iterable[FoundItem]) -> list[FoundItem]:
-        """Return the found items that are published, sorted by their scores after the last release."""
+        """Of the items found, return those that are published, sorted by their scores after the last release."""
         published = [one for one in found if self.places[one.item.id] in self.published]
         return sorted((self._released(one) for one in published), key=lambda one: one.sona_score, reverse=True)
 

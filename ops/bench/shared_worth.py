@@ -1,4 +1,4 @@
-"""Measures whether the coordination loop raises the success of first answers for users who never used a shared item.
+"""Measures whether the coordination loop makes first answers more successful for users who never used a shared item.
 
     python -m ops.bench.shared_worth --data FOLDER     four minutes on two cores; writes ops/bench/shared.md, shared.png
 
@@ -160,7 +160,7 @@ def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool 
 
 
 def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | None = None) -> dict[str, Difference]:
-    """Return the difference of each value with its interval, for one world or all worlds; NaN if there are no kinds."""
+    """Return each value's mean difference and its interval, for one world or all worlds; NaN if there are no kinds."""
     keys = [key for key in after if key in before and world in (None, key[0])]
     if not keys:
         return dict.fromkeys(Seen._fields, Difference(mean=float("nan"), low=None, high=None))
@@ -178,7 +178,7 @@ def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | N
 
 
 def _weights(keys: Sequence[Key]) -> Array:
-    """Return the weights (r, q) of q keys in r resamples of each world's kinds and seeds.
+    """Return the weights (r, q) of q keys in r resamples. Each world's kinds and seeds are resampled.
 
     If a world has only one seed, every resample contains it.
     """
@@ -201,22 +201,22 @@ class _Reader:
         self.last = measured.size.epochs
 
     def before(self, arm: str, *, is_full: bool | None = None) -> dict[Key, Array]:
-        """Return the values before any report (loop off), which all arms with the same agent and place share."""
+        """Return the values before any report (loop off), which are equal in all arms with the same agent and place."""
         return means(self.measured.lived[arm], 0, is_full=is_full)
 
     def after(self, arm: str, *, is_full: bool | None = None, epoch: int | None = None) -> dict[Key, Array]:
-        """Return the values after an epoch, by default the last; arms with advance reports have only one epoch."""
+        """Return the values after an epoch (default: the last epoch); arms with advance reports have only one epoch."""
         known = 0 if arm.startswith((ORACLE, RANDOM)) else self.last if epoch is None else epoch
         return means(self.measured.lived[arm], known, is_full=is_full)
 
     def searches(self, arm: str, epoch: int | None = None) -> list[Searched]:
-        """Return an arm's searches after an epoch, by default the last."""
+        """Return an arm's searches after an epoch (default: the last epoch)."""
         every = [one for *_, found in self.measured.lived[arm] for one in found.searches]
         last = max(one.epoch for one in every) if epoch is None else epoch
         return [one for one in every if one.epoch == last]
 
     def proven(self, arm: str, which: str, epoch: int | None = None, world: str | None = None) -> float:
-        """Return the proven share of found items, where `which` is `helpful`, `others` or `late`."""
+        """Return the share of the found items that are proven; `which` is `helpful`, `others` or `late`."""
         found = [one for name, _, one in self.measured.lived[arm] if world in (None, name)]
         last = max(search.epoch for one in found for search in one.searches) if epoch is None else epoch
         shares = [getattr(search, which) for one in found for search in one.searches if search.epoch == last]
@@ -462,9 +462,7 @@ def _points(found: Difference) -> str:
 
 
 def draw(measured: Measured, file: Path) -> None:
-    """Plot, as a PNG file, the gain in success of first answers by epoch, relative to the same answers with the loop
-    off.
-    """
+    """Write a PNG plot of the gain in the success rate of first answers by epoch, compared with the loop off."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -498,11 +496,12 @@ _HEAD = """\
 
 Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, users' own memories, searches, figures,
 releases and the merging of both tiers are real; the agent that reads an answer is simulated. Each data set has {seeds}
-deployments. In each, {size.users} users make {runs} requests each, of different kinds out of {size.kinds}, in each of
-{size.epochs} epochs. After each epoch, their runs are reported and the figures released. A further {size.others} users,
-who have used no items, make each kind of request in a wording that nobody else uses. Values are percentages, and
-differences are in percentage points. The 95 % intervals use {resamples:,} resamples of whole kinds of request and,
-simultaneously, of whole deployments of each set (Owen 2007). The cost of searches and recalls is in `results.md`.
+deployments of {size.epochs} epochs. In each epoch, each of {size.users} users makes {runs} requests, all of different
+kinds (out of {size.kinds}). After each epoch, the runs are reported and the figures released. A further {size.others}
+users, who have used no items, make each kind of request in a wording that nobody else uses. Values are percentages, and
+differences are in percentage points. The 95 % intervals use {resamples:,} resamples. In each of these, whole kinds of
+request and whole deployments of each data set are drawn independently (Owen 2007). The cost of searches and recalls is
+in `results.md`.
 
 The agent reads an answer from the top. It uses a memory that helps with probability {agent.believes} and any other
 memory with probability {agent.mistakes}; otherwise, it continues reading with probability {agent.reads_on}. A run

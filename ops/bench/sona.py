@@ -37,10 +37,10 @@ other half for testing. The 95 % intervals use 10,000 resamples of whole convers
 """
 
 _INSTANT = """\
-The layer is active while the bank contains fewer than 16 exemplars (*cold*: each conversation after 15 lessons), and
-when the bank cannot hold every lesson (*full*: all conversations in one memory, 85 % of the questions taught, 512
-exemplars kept). Each course was taught once, and tested with and without the layer. `python -m ops.lab instant`
-measured this with {seeds} seeds in {took:.0f} s.
+The layer is active while the bank contains fewer than 16 exemplars (*cold*: measured on each conversation after 15
+lessons), and when the bank cannot hold every lesson (*full*: measured on all conversations in one memory, with 85 % of
+the questions taught and 512 exemplars kept). Each course was taught once, and tested with and without the layer.
+`python -m ops.lab instant` measured this with {seeds} seeds in {took:.0f} s.
 """
 
 _TAIL = """\
@@ -48,7 +48,7 @@ _TAIL = """\
 
 - *minus off* is the difference from the shipped ranking with learning off. Both include fusion, centring, neighbours,
   context words and dates. Vectors alone are shown for comparison.
-- *gain* is the smaller of the differences from the arm "learning off" and from the shuffled control, which was taught
+- *gain* is the smaller of two differences: from the arm "learning off", and from the shuffled control, which was taught
   an equal number of memories that were not used. The control gains because memories were shown often, not because they
   were useful.
 - *oracle* names all evidence, found or not. No agent can do that, so it is an upper bound. *cite* is an agent that
@@ -56,13 +56,13 @@ _TAIL = """\
 - In "oracle", "cite", "list" and the controls, learning is active from the first lesson (`learning.mode=on`), to
   measure what was learned. "cite, gate decides" shows the behaviour for users (`learning.mode=auto`): until the gate
   opens, answers are the same as with learning off. Each LoCoMo question is asked once, so the gate seldom opens there.
-- *Users with recurring work* have 50 runs. Four of five runs ask about one of six matters, in varying words; each
-  matter is a question about one conversation. Every fifth run asks something else. *Again* is the gain when these
-  matters are asked about again in new words, and *new* is the gain on questions never asked before; both are relative
+- *Users with recurring work* have 50 runs. Four of five runs ask about one of six topics, in varying words; each
+  topic is a question about one conversation. Every fifth run asks something else. *Again* is the gain when these topics
+  are asked about again in new words, and *new* is the gain on questions never asked before; both are relative
   to the results with learning off. Before decision 0020, the gate had not opened for any of these users by run 50,
   since its trial started after 50 credited runs.
-- The arms for parts of the learner, lists, one vector and vectors alone use at most the first two seeds. Each arm is
-  compared with the arm "learning off" and with its control for the same seeds.
+- The arms that test parts of the learner, lists, one vector for all or vectors alone use at most the first two seeds.
+  For the same seeds, each arm is compared with the arm "learning off" and with its control.
 - "Association alone" is the nearest-exemplar baseline: the memories used by the nearest past requests. "One vector for
   all" is a global Rocchio vector. It is computed with learning off, and shifts all queries by .75 times the mean
   difference between the used memories and the requests of approved runs. Ranking is as shipped. The weight .75 is the
@@ -74,8 +74,8 @@ _TAIL = """\
 
 - Five conversations give coarse intervals, and settings were tuned on them. Claims about other conversations require
   other data: the conversations used here are half of the source, and the other half is held back.
-- LoCoMo's questions were written by an annotator, are asked only once, and have no order. More can be learned from a
-  user who returns to the same matter, and nothing from a user who never does.
+- LoCoMo's questions were written by an annotator, are asked only once, and have no order. More can be learned from
+  users who return to the same topic; nothing can be learned from users who never do.
 - The signals are simulated. They do not show how often a real agent cites memories, or how often its citations are
   right.
 - The gate's false alarms are counted over only a few streams and users. The statistical test limits their rate in a

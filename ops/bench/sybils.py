@@ -117,7 +117,7 @@ class Deployment:
             yield Shown(self._figures.standing.is_proven, self._figures.standing.is_worse(_RULES))
 
     def _vote(self) -> None:
-        """Merge, for each voter whose vote counts, the sums of the voter's users, as the daemon's upkeep does."""
+        """For each voter whose vote counts, merge the sums of the voter's users, as the daemon's upkeep does."""
         now, age = _START + timedelta(days=self._day), timedelta(days=self._policy.settings.votes_after_days)
         by_voter: defaultdict[str, list[Contribution]] = defaultdict(list)
         for user, sums in self._sums.items():
@@ -153,14 +153,14 @@ def day_of(days: Iterator[Shown], reached: Callable[[Shown], bool]) -> int | Non
 
 
 class Success(NamedTuple):
-    """The fewest keys with which an attack succeeds in one deployment, and the days until it does."""
+    """The smallest number of keys with which an attack succeeds in one deployment, and how many days it takes."""
 
     keys: int
     days: int
 
 
 def fewest(team: Team, aim: Aim, policy: Policy, seed: int, *, of_one: bool) -> Success | None:
-    """Return the smallest number of keys that proves a bad item, or buries a good item; None if MOST keys do not
+    """Return the smallest number of keys that gets a bad item proven or a good item buried; None if MOST keys do not
     suffice.
 
     An item is buried if it is listed as worse than usual.
@@ -204,10 +204,10 @@ _HEAD = """\
 Written by `python -m ops.bench.sybils` on {date:%Y-%m-%d} (decision 0023). Voters, votes and releases are computed by
 the shipped code; runs are simulated. On each of {days} days, each honest person uses the item with the stated
 probability; a run succeeds with probability {good} (good item) or {bad} (bad item), and the prior is .6. On day
-{attack}, the attacker gets new keys, each for a different user, and reports with all of them at once: only successes,
-to prove a bad item, or only failures, to bury a good item (have it listed as worse than usual). Values are medians over
-{seeds} seeds, with the interval that contains 95 % of the seeds; *never* means not within the {days} days. Attackers
-try up to {most} keys.
+{attack}, the attacker gets new keys, each for a different user, and reports with all of them at once. To prove a bad
+item, all reports are successes; to bury a good item (have it listed as worse than usual), all are failures. Values are
+medians over {seeds} seeds, with the interval that contains 95 % of the seeds; *never* means not within the {days} days.
+Attackers try up to {most} keys.
 
 {machine}"""
 

@@ -59,7 +59,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts: list[str]) -> dict[str, list[float]]:
-    """Return times in ms: from ack to block, for blocks that arrived, and of recalls, for every second text."""
+    """Return times in ms: from the ack to the block, if it arrived, and of a recall for every second text."""
     pauses = random.Random(len(texts))
     took: dict[str, list[float]] = {"block_ms": [], "recall_ms": []}
     for place, text in enumerate(texts):
@@ -73,7 +73,7 @@ def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts:
         publisher.flush()
         acked_s = time.perf_counter()
         while (block := blocks.wait(_PATIENCE_S)) is not None and block.cause_event_id != cause:
-            pass  # a late block, for a message whose wait has ended
+            pass  # a late block, for an earlier message
         if block is not None:
             took["block_ms"].append((time.perf_counter() - acked_s) * 1000)
     return took

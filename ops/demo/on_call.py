@@ -36,7 +36,7 @@ def learn_for_three_weeks(stage: Stage) -> None:
         threshold = stage.client(story.user).sona.status().gate.threshold
         stage.screen.gap()
         stage.screen.say(
-            f"Learning may change answers when a bet on its success has grown from 1 to {threshold:g}. "
+            f"Learning is allowed to change answers once a bet on its success has grown from 1 to {threshold:g}. "
             f"If learning does not help, at most one bet in {threshold:g} grows that far.",
             "dim",
         )

@@ -22,7 +22,7 @@ class Sender:
     def __init__(
         self, name: str, events: Sequence[Event], folder: Path, relay: str, *, pace_ms: float = 0.0, again: int = 0
     ) -> None:
-        """Start publishing `events`, and then the last `again` of them a second time."""
+        """Start publishing `events`, followed by the last `again` events a second time."""
         self.name = name
         self.total = len(events) + again
         self.acked = self.duplicates = 0

@@ -1,10 +1,10 @@
 """Measures how many runs a new user needs before the gate opens, and how often it opens for users who gain nothing.
 
-Users are built from recorded agent runs. A *world* is a memory of past runs. A *matter* is one of the tasks in these
-runs. A user has six matters; four in five requests are about one of these, in the words of a recorded request. A matter
-needs two memories: among its task's memories that its requests find, the two that most resemble what the recorded agent
-said or did. A run uses the needed memories that are shown, but each is replaced by another shown memory with a
-probability of 20 %. The run's outcome is that of the recorded run.
+Users are built from recorded agent runs. A *world* is a memory of past runs. A *topic* (`Matter`) is one of the tasks
+in these runs. Each user has six topics; four in five requests are about one of these, in the words of a recorded
+request. A topic needs two memories: of the task's memories that the task's requests find, the two that are most similar
+to what the recorded agent said or did. A run uses the needed memories that are shown, but each is replaced by another
+shown memory with a probability of 20 %. The run's outcome is that of the recorded run.
 
 Before the gate opens, learning does not change answers. The candidates of each request are therefore evaluated once,
 and each user's learner and gate are replayed on them.
@@ -49,7 +49,7 @@ from sona.gate import _wilson
 Uses = Literal["needed", "random", "places", "drift", "misleading", "equal"]
 """How runs use memories. *needed*: as described above. In all other cases, learning has nothing to gain. *random*: an
 equal number of random shown memories. *places*: the positions used in another recall of the same world. *drift*: an
-equal number, chosen by position alone (at first from the first positions, later from all positions); the matters change
+equal number, chosen by position alone (at first from the first positions, later from all positions); the topics change
 after every 15 runs. *misleading*: one memory, chosen by position alone, from the distribution that gains most from the
 bet. *equal*: as *needed*, but with randomly permuted ranks and boosts (A/A).
 """
@@ -113,7 +113,7 @@ class Answer:
 
 @dataclass
 class World:
-    """A memory of past runs, its matters, and the answers found so far. `places` are positions of used memories."""
+    """A memory of past runs, its topics, and the answers found so far. `places` are positions of used memories."""
 
     source: str
     number: int
@@ -204,7 +204,7 @@ def _issue_parts(
 def _matter(
     world: World, runs: Sequence[RecordedRun], records: Sequence[MemoryRecord], embedder: Embedder
 ) -> Matter | None:
-    """Return a task's matter, or None if its requests find none of its memories."""
+    """Return a task's topic, or None if the task's requests find none of the task's memories."""
     said = [text[:_SAID_CHARS] for run in runs for text in (*_calls(run)[-_STEPS:], run.ending)]
     requests = [(text, float(run.succeeded)) for run in runs for text in _parts(world.source, run.request)]
     shown = {id for text, _ in requests for id in world.answer(text).ids}
@@ -321,7 +321,7 @@ def _random(size: int, count: int, random: np.random.Generator) -> tuple[int, ..
 
 
 def _most_misleading(compared: Candidates) -> int:
-    """Return the n for which memories drawn at random from the first n gain most from the bet."""
+    """Return the n for which the bet gains most if memories are drawn at random from the first n."""
     ranks, boosts = compared.ranks.tolist(), compared.boosts.tolist()
     factors = [1.0 if one is None else one.learned for one in (compare(ranks, boosts, [p]) for p in range(len(ranks)))]
     means: Array = np.cumsum(factors) / np.arange(1, len(ranks) + 1)
@@ -386,8 +386,8 @@ class FirstWeek(msgspec.Struct, frozen=True, kw_only=True):
 
     `quarter`, `median`, `three_quarters` and `ninth` are the quantiles .25, .5, .75 and .9 of the number of runs until
     the gate opens. Each is None if the gate opens for a smaller share of the users. `low` and `high` bound the share of
-    users for whom the gate opens (Wilson, 95 %). `base` and `learned` are the shares of the needed memories among the
-    first five in the second half of the runs, for requests that recur.
+    users for whom the gate opens (Wilson, 95 %). For recurring requests in the second half of the runs, `base` and
+    `learned` are the shares of the needed memories that rank among the first five, without and with learning.
     """
 
     source: str

@@ -1,7 +1,7 @@
 """Measures how often the gate opens within 20 and 50 runs for users with recurring work, and what they gain.
 
-A user has six matters, each a question about one conversation. Four out of five runs ask about one of them, in varying
-words; every fifth run asks something else. After 50 runs, the questions about the matters are asked in new words, along
+A user has six topics, each a question about one conversation. Four out of five runs ask about one of them, in varying
+words; every fifth run asks something else. After 50 runs, the questions about the topics are asked in new words, along
 with questions that were never asked. With shuffled citations the gate should not open: the share of users for whom it
 does is the false-alarm rate.
 """
@@ -44,7 +44,7 @@ LAST_WORDING = "As usual: {}"
 
 @dataclass(frozen=True)
 class UserJob:
-    """One user, whose matters and runs are drawn from a history."""
+    """One user, whose topics and runs are drawn from a history."""
 
     seed: int
     number: int
@@ -56,7 +56,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
     """One user's results after all runs.
 
     `opened_at` is the number of runs after which the gate first opened, or None if it never opened. `again` and `new`
-    are the metrics for the matters and for new questions, each with the gate deciding and with learning off.
+    are the metrics for the topics and for new questions, each with the gate deciding and with learning off.
     """
 
     signal: Signal
@@ -95,7 +95,7 @@ def jobs(histories: Sequence[History], signals: Sequence[Signal], seeds: Iterabl
 
 
 def run_job(setup: Setup, job: UserJob) -> Lived:
-    """Simulate one user's runs, then ask about the user's matters and ask new questions."""
+    """Simulate one user's runs, then ask about the user's topics and ask new questions."""
     random = np.random.default_rng((job.seed, job.number, 5))
     questions = [job.history.answerable[place] for place in random.permutation(len(job.history.answerable))]
     matters, others = questions[:_MATTERS], questions[_MATTERS:]

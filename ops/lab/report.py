@@ -217,7 +217,7 @@ def _recurring(recurring: Sequence[RecurringSummary]) -> Iterator[Target]:
             yield _at_least(f"recurring work, cite: gate open by run {EARLY}", part.opened_early / part.users, BY_EARLY)
             yield _at_least(f"recurring work, cite: gate open by run {RUNS}", part.opened / part.users, BY_END)
             again, new = part.again[HEADLINE], part.new[HEADLINE]
-            yield _above(f"recurring work, cite: recall at 5 of recurring matters after {RUNS} runs", again.low, 0.0)
+            yield _above(f"recurring work, cite: recall at 5 of recurring topics after {RUNS} runs", again.low, 0.0)
             yield _at_least("recurring work, cite: recall at 5 of new questions, lower 95 % bound", new.low, MOST_HARM)
         else:
             name = f"recurring work, {part.signal}: gate open by run {RUNS}"
@@ -229,11 +229,11 @@ def _planned(planning: Sequence[Planning]) -> Iterator[Target]:
         for part in (part for part in planning if (part.held, part.group) == (held, "all")):
             over, by = part.over_similarity, f"airline, by {held}, {part.arm}"
             if part.arm == OUTCOMES:
-                yield _at_least(f"{by}: succeeded in first place", over["succeeded_1"].mean, OUTCOME_GAIN)
+                yield _at_least(f"{by}: successful run in first place", over["succeeded_1"].mean, OUTCOME_GAIN)
                 yield _at_least(f"{by}: same task among the top three", over["same_task_3"].mean, OUTCOME_HARM)
             elif part.arm == ON:
-                yield _above(f"{by}: succeeded in first place", over["succeeded_1"].mean, 0.0)
-                yield _above(f"{by}: succeeded among the top three", over["succeeded_3"].mean, 0.0)
+                yield _above(f"{by}: successful run in first place", over["succeeded_1"].mean, 0.0)
+                yield _above(f"{by}: successful run among the top three", over["succeeded_3"].mean, 0.0)
                 yield _at_least(f"{by}: same task in first place", over["same_task_1"].mean, 0.0)
                 yield _at_least(f"{by}: same task among the top three", over["same_task_3"].mean, 0.0)
 

@@ -1,4 +1,4 @@
-"""Publishes events, with concurrent recalls, far faster than the memory can ingest them.
+"""Publishes events far faster than the memory can ingest them, while recalls run concurrently.
 
 Checks that every event is acknowledged, journaled exactly once and eventually processed, and that every recall
 succeeds.

@@ -123,7 +123,10 @@ class ClusterWorld:
         self.settle("the start", time.monotonic_ns())
 
     def strike(self, fault: Fault, seeded: random.Random) -> int:
-        """Inject a fault, repair it, wait until all users get answers and all machines are up; return when it began."""
+        """Inject a fault, repair it, and wait until all users get answers and all machines are up.
+
+        Returns the time at which the fault began.
+        """
         self._note_family()
         self._log(fault)
         lasts_s = seeded.uniform(1.0, _LONGEST_S)
@@ -163,7 +166,7 @@ class ClusterWorld:
     def rest(self) -> None:
         """Wait a limited time for the users to fall asleep.
 
-        Users that earlier faults moved to the daemon's machine are spread over the other machines when they wake.
+        When they wake, users whom earlier faults moved to the daemon's machine are spread over the other machines.
         """
         (self.notes / "rest").touch()
         end_s = time.monotonic() + _ASLEEP_S

@@ -27,7 +27,7 @@ class Figures:
     totals: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     outages: dict[str, list[float]] = field(default_factory=dict)
-    """Seconds for which each user was without an answer after each fault in a cluster."""
+    """How long, in seconds, each user received no answers after each fault in a cluster."""
 
     def add(self, history: History, findings: Iterable[Finding]) -> None:
         """Count a run's journaled and stored events, and its violations."""

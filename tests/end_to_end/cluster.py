@@ -48,7 +48,7 @@ class NodeProcess:
         prefix: tuple[str, ...] = (),
         embedder: tuple[str, ...] = (),
     ) -> None:
-        """`prefix`: the words before the command, such as those that enter a network namespace."""
+        """`prefix`: the arguments placed before the command, for example to run it in a network namespace."""
         self.settings = embedder or (f"embedder.folder={folder}/no-model",)
         self.prefix = prefix
         self.daemon = daemon

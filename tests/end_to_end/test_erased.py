@@ -1,7 +1,7 @@
 """Test that an erasure by a daemon reaches every byte of every file, and that nothing reappears.
 
-In the light form, text enters by every possible route. Each route has its own word, so a remaining word shows by which
-route it entered.
+A daemon in light form receives text by every possible route. Each route has its own word, so a remaining word shows by
+which route it entered.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ID_REMAINS_IN = {"daemon.log", "keys.json", "copies.jsonl", "journal/data.mdb"}
 
 
 def files_with(*words: str, folders: tuple[Path, ...]) -> dict[str, list[str]]:
-    """Return the files that contain one of the words in their path or their bytes, in any case or as UTF-16."""
+    """Return the files whose path or bytes contain one of the words, in upper or lower case, as UTF-8 or UTF-16."""
     found = {}
     for folder in folders:
         for file in sorted(one for one in folder.rglob("*") if one.is_file()):
@@ -170,7 +170,7 @@ def fill(walked: Walked) -> str:
 
 
 def leave(walked: Walked) -> None:
-    """Create the files that hooks and killed processes leave behind while no daemon is running."""
+    """While no daemon is running, create the files that hooks and killed processes leave behind."""
     data_dir, mark = walked.daemon.data_dir, MARKS.__getitem__
     token = create_key(data_dir, "of-alice", "alice", frozenset({Scope.PUBLISH, Scope.RECALL})).token
     walked.hook(f"fix the {mark('hook')}", "s-1", "--user", "alice")

@@ -1,4 +1,4 @@
-"""Test `memory-agent mcp` with a real daemon, which it starts and which is killed during a call and restarted."""
+"""Test `memory-agent mcp` with a real daemon that the command starts, or that is killed during calls and restarted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 120.0
 
 
 class McpProcess:
-    """The process of an MCP client, which sends calls and reads their answers."""
+    """A process of `memory-agent mcp`, as its client sees it: sends requests and reads the responses."""
 
     def __init__(self, data_dir: Path, *options: str, cwd: Path | None = None) -> None:
         command = [str(Path(sys.executable).with_name("memory-agent")), "mcp", "--data-dir", str(data_dir), *options]

@@ -83,7 +83,7 @@ def test_the_figures_agree_with_status_and_stats(served: DaemonProcess, scraper:
 
 
 def reported(page: str, stats: list[MemoryStats]) -> bool:
-    """Whether an upkeep has reported the current `stats`."""
+    """Whether upkeep has reported the current `stats`."""
     fields = {"memories": "memories", "memories_waiting": "waiting", "store_bytes": "disk_bytes"}
     return all(value(page, name) == sum(getattr(one, field) for one in stats) for name, field in fields.items())
 

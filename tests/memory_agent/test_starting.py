@@ -44,7 +44,7 @@ OF_AGENTS = {
 
 @pytest.fixture
 def reporting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start a program that reports what it inherited, instead of a daemon."""
+    """Replace the daemon with a program that reports what it inherited."""
     monkeypatch.setattr(starting, "_COMMAND", ("-c", REPORT))
     for name in [name for name in os.environ if name.startswith("MEMORY_AGENT_")]:
         monkeypatch.delenv(name)
@@ -97,7 +97,7 @@ def test_nobody_else_starts_a_daemon_until_it_holds_the_folder_or_has_ended(
 
 
 def restarted(layout: Layout) -> bool:
-    """Return whether a hook starts a daemon now, and wait for the daemon to end."""
+    """Return whether a hook now starts a daemon, and wait until that daemon has exited."""
     if layout.start_lock.exists():
         os.utime(layout.start_lock, (0, 0))  # as if no hook had just tried to start a daemon
     process = restart_daemon(layout)
@@ -108,7 +108,7 @@ def test_a_hook_starts_a_daemon_as_a_client_last_started_it(
     reporting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = Layout(tmp_path / "data")
-    assert restarted(layout)  # nobody has used this folder, so the default settings apply
+    assert restarted(layout)  # this folder has not been used yet, so the default settings apply
     layout.lock.touch()
     start_daemon(layout, Start(("--set", "a=b"), ("OWN_KEY",))).wait(60)
     assert not restarted(layout), "the variable that its settings name is missing"

@@ -63,7 +63,7 @@ ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 FIGURES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=50)
 MEASURED_TOGETHER = (recall, triggers, http, mcp, hook)
-"""Parts that each start a daemon with the usual settings, but can also measure a daemon without Ray."""
+"""Parts that each start their own daemon with the usual settings, but could also measure one without Ray."""
 
 
 @pytest.fixture(scope="module")
@@ -354,7 +354,7 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_machines_makes_rows(full_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both parts share two machines, and `full_daemon` is the single one, since each Ray start takes 3 to 8 s."""
+    """Both parts share two machines, and use `full_daemon` as the single machine. Each Ray start takes 3 to 8 s."""
     fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=2, stored=5, events=5, recalls=2, turns=1)
     with nodes.cluster_daemon() as cluster, nodes.joined_machine(*cluster) as node:
         monkeypatch.setattr(nodes, "temporary_daemon", partial(own_if_light, full_daemon))
@@ -421,7 +421,7 @@ with filled_store(250) as store:
 
 
 def _in_a_process_of_its_own(program: str) -> str:
-    """Run a program in a new process, because Ray can start only once in each; return the last line that it prints."""
+    """Run a program in a new process and return the last line that it prints. Ray can start only once per process."""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()[-1]

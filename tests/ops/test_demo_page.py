@@ -1,4 +1,4 @@
-"""Test the demo's last scene: it checks and prints the page's address, and does not wait if nobody watches."""
+"""Test the demo's last scene: it checks and prints the page's address, and does not wait if nobody is watching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Test the Dockerfile and the Compose file with linters, and compare them with each other, Kubernetes and the program.
+"""Test the Dockerfile and the Compose file with linters, and compare them with each other, with the Kubernetes
+manifests and with the program.
 
 `make image` builds the image and runs it, which takes two minutes.
 """

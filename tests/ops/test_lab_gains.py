@@ -192,8 +192,8 @@ def test_success_bought_with_relevance_misses_a_target() -> None:
     )
     found = {target.name.partition(": ")[2]: target.reached for target in targets([], [], [], [], [planned])}
     assert found == {
-        "succeeded in first place": True,
-        "succeeded among the top three": True,
+        "successful run in first place": True,
+        "successful run among the top three": True,
         "same task in first place": False,
         "same task among the top three": True,
     }

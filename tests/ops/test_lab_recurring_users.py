@@ -85,4 +85,4 @@ def test_users_are_counted_by_when_their_gate_opened() -> None:
     assert found.new["recall_at_1"].mean == 0.0
     reached = {target.name: target.reached for target in targets([], [], [], [], [], [found])}
     assert reached["recurring work, cite: gate open by run 20"] is True
-    assert reached["recurring work, cite: recall at 5 of recurring matters after 50 runs"] is False
+    assert reached["recurring work, cite: recall at 5 of recurring topics after 50 runs"] is False

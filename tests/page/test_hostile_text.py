@@ -21,7 +21,7 @@ def missing(tab: Tab, *texts: str, where: str = "body") -> list[str]:
 
 
 def invisible(tab: Tab, where: str = "body") -> list[str]:
-    """Return the texts, titles and labels that contain invisible characters, other than joined emoji."""
+    """Return the texts, titles and labels that contain invisible characters, other than those that join emoji."""
     return [ascii(one)[:MOST_SHOWN] for one in tab.texts(where) if INVISIBLE.search(one.replace("\u200d", ""))]
 
 

@@ -1,4 +1,4 @@
-"""Test that the changes that an environment records, applied to a copy, make the copy equal to the original."""
+"""Test that an environment records all changes: applied to a copy, they make the copy equal to the original."""
 
 from __future__ import annotations
 

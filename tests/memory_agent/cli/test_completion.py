@@ -1,4 +1,4 @@
-"""Test command completion in real bash, zsh and fish, and where it is installed."""
+"""Test command completion in real bash, zsh and fish, and the location of the installed script."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def missing(reason: str) -> NoReturn:
 
 
 def installed(shell: str) -> Path:
-    """Install the completion for a shell that this machine has, and return the file."""
+    """Install the completion for a shell, which must be installed on this machine, and return the script's path."""
     if shutil.which(shell) is None:
         missing(f"{shell} is not installed")
     result = called("install", shell, "--json")

@@ -94,7 +94,7 @@ class Campaign:
             node.is_up = True
 
     async def break_archive(self, _: str) -> None:
-        """Make the archive refuse operations briefly."""
+        """Make the archive refuse operations for a short time."""
         if self._archive.is_dir():
             self._archive.chmod(0o500)
             aside = self._archive.with_name("unreachable")

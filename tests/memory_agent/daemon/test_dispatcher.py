@@ -64,7 +64,7 @@ async def running(
 
 
 def test_the_cursor_stays_behind_unread_events_when_a_lane_reads_ahead(broker: Broker, tmp_path: Path) -> None:
-    """Alice's lane has no room for event 2, and later reads events 2 and 4. Event 3 is Bob's and is not read yet."""
+    """Alice's lane has no room for event 2, and later reads events 2 and 4. Event 3, Bob's, has not been read yet."""
     publish(broker, "alice", "alice", "bob", "alice")
     memories = Memories(stuck=frozenset({4}))
     settings = DaemonSettings(lane_events=1, batch_events=1)

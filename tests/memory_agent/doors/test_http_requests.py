@@ -81,7 +81,7 @@ class RawConnection:
 
 
 def refused(answer: Answer, status: int, code: str) -> dict[str, Any]:
-    """Check that a response is a refusal; return the problem."""
+    """Check that a response is a refusal; return its problem document."""
     assert (answer.status, answer.code) == (status, code), answer
     assert answer.headers["content-type"] == "application/problem+json"
     found: dict[str, Any] = answer.json()
@@ -174,7 +174,7 @@ def test_a_path_accepts_only_its_methods(caller: HttpCaller) -> None:
         refused(answer, 405, "protocol")
         assert answer.headers["allow"] == "POST"
     refused(caller.post("blocks"), 405, "protocol")
-    for stream in ("blocks", "events"):  # a stream for a client that reads no body would hold its connection forever
+    for stream in ("blocks", "events"):  # HEAD has no body, so a stream would keep the connection open forever
         assert caller.send("HEAD", f"/v1/{stream}").status == 405
         assert caller.post("stats").status == 200
     refused(caller.send("GET", "/nothing"), 404, "protocol")

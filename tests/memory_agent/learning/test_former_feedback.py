@@ -25,7 +25,7 @@ def former_entries(memory: Memory) -> int:
 
 
 def infer_as_before(memory: Memory) -> None:
-    """Store a sign and a watch for the run `one`, as a version with implicit feedback did."""
+    """Store a sign and a watch for the run `one`, like the earlier versions that had implicit feedback."""
     with memory._archive.batch() as batch:
         run = batch.trajectory("one")
         assert run is not None
@@ -37,7 +37,7 @@ def infer_as_before(memory: Memory) -> None:
 
 
 def with_inferred_quality(snapshot: Snapshot, row: int) -> bytes:
-    """Return a record as a version with implicit feedback stored it: with an additional field."""
+    """Return a record in the format of the versions that had implicit feedback, which stored an additional field."""
     value = snapshot._transaction.get(RECORDS, codec.row_key(row))
     assert value is not None
     stored = msgspec.msgpack.decode(codec._inflate(row, codec.without_checksum(row, value, "record")))

@@ -1,4 +1,4 @@
-"""Recurring requests: former requests in the store do not displace the memories that answer them."""
+"""Recurring requests: earlier requests in the store do not displace the memories that answer a new one."""
 
 from __future__ import annotations
 

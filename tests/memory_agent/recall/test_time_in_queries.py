@@ -31,7 +31,7 @@ def at(moment: datetime) -> int:
 
 @pytest.fixture(scope="module")
 def diary(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """A memory with the same statement on every third day for half a year. Read-only."""
+    """The memory of a user who made the same statement every third day for half a year. Read-only."""
     with Memory.open(tmp_path_factory.mktemp("diary") / "u", embedder=embedder) as memory:
         events = [
             message(

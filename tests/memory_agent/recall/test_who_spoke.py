@@ -15,7 +15,7 @@ from memory_agent.records.memories import Mode, RecallResult
 from memory_agent.settings import RecallSettings
 
 SAID = "My flight to Lisbon leaves on Friday"
-REPEATED = "Yes, your flight to Lisbon does leave on Friday"  # scores .05 higher, more than processors differ
+REPEATED = "Yes, your flight to Lisbon does leave on Friday"  # scores .05 higher; processors differ by less
 FINDING = "Load balancer benchmark: the proxy saturates at 900 requests per second"
 QUERY = "when does your flight to Lisbon leave"
 WEIGHT = RecallSettings().speaker_weight

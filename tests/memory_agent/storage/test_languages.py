@@ -1,4 +1,4 @@
-"""Languages in Latin letters are recognised by their stop words. English text and code do not count as foreign."""
+"""Languages in Latin script are recognised by their stop words. English text and code do not count as foreign."""
 
 from __future__ import annotations
 
