@@ -37,7 +37,7 @@ _position = struct.Struct(">QQ")
 
 
 class Restored(NamedTuple):
-    """The state that was restored. `continued` lists the earlier positions from which its base objects continue."""
+    """The restored state. `continued` lists the earlier positions from which the archive's base objects continue."""
 
     position: Position
     digest: bytes

@@ -29,9 +29,9 @@ class Limits(NamedTuple):
     """When to write a snapshot instead of an increment.
 
     If more than `pending_bytes` of changes are waiting in memory, they are dropped, and a snapshot is due. A snapshot
-    is also due after `increments` increments, if the total size of the increments exceeds both `least_bytes` and
-    `share` of the last snapshot's size, or if the archive continues `continued` earlier epochs. `check_s`: how often to
-    check that the objects of those epochs still exist.
+    is also due in each of these cases: `increments` increments have been written; their total size exceeds both
+    `least_bytes` and the fraction `share` of the last snapshot's size; the archive continues `continued` earlier
+    epochs. `check_s`: how often to check that the objects of those epochs still exist.
     """
 
     pending_bytes: int = 8 << 20
@@ -116,7 +116,7 @@ class UserArchive:
         self._unsent = self._made("base", chain.base_body(continues.position))
 
     def note(self, changes: Sequence[StoredChange] | None) -> None:
-        """Add the changes of a commit, or None if its outcome is unknown. Does no I/O and does not raise."""
+        """Add a commit's changes; None means that its outcome is unknown. Does no I/O and does not raise."""
         encoded = None if changes is None else chain.encode_changes(changes)
         with self._noting:
             if self._needs_snapshot:
@@ -313,7 +313,7 @@ class UserArchive:
         return header
 
     def _remove_older(self) -> None:
-        """Delete all objects before the last snapshot, and the remains of interrupted writes."""
+        """Delete all objects that precede the last snapshot, and the remains of interrupted writes."""
         epochs = self._require_newest(self._epoch)
         found = [(name, chain.parse_name(name)) for name in self._objects.names(self._epoch)]
         older = [name for name, parsed in found if parsed is None or parsed[0] < self._snapshot_number]

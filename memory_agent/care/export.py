@@ -94,7 +94,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of the memories that were imported (`taken`) and that were already stored (`known`).
+    """Counts of the memories that were imported (`taken`) and of those that were already stored (`known`).
 
     `unpublished`: items skipped because they were unpublished here.
     """
@@ -135,8 +135,8 @@ def import_user(
 ) -> Imported:
     """Import a seekable export file for a user, atomically. Durable on return.
 
-    A later restore does not erase imported memories. Raises `InvalidInputError`, which lists the bad lines,
-    `DaemonRunningError`, `StoreOwnedElsewhereError` and `StoreError`.
+    A later restore does not erase imported memories. Raises `InvalidInputError` (which lists the bad lines),
+    `DaemonRunningError`, `StoreOwnedElsewhereError` or `StoreError`.
     """
     head = decode_head(next(_numbered(file), (1, b""))[1])  # raises before anything is created
     if (head.user_id == SHARED_USER) != (user_id == SHARED_USER):

@@ -418,18 +418,18 @@ _DIFFERENCES = ("metric", "questions", "A", "B", "B - A", "95 % from", "to", "ab
 def compare(target: Target, a: Path, b: Path, unit: evaluation.Unit, resamples: int, seed: int) -> None:
     """Compare two runs, question by question, from files written by --results.
 
-    Uses a paired bootstrap over the common questions: the differences B - A are resampled with replacement. For each
-    metric, it prints both means, their difference, the interval that contains 95 % of the resampled differences, the
-    share of resamples in which B is better, and the number of questions on which B is better or worse. An interval that
-    excludes 0 means that the difference on these questions is unlikely to be due to chance.
+    Uses a paired bootstrap over the questions that both runs contain: the differences B - A are resampled with
+    replacement. For each metric, it prints both means, their difference, the interval that contains 95 % of the
+    resampled differences, the share of resamples in which B is better, and the number of questions on which B is better
+    or worse. An interval that excludes 0 means that the difference on these questions is unlikely to be due to chance.
 
     Questions about the same conversation are not independent. With --by question, the interval applies to other
     questions about the same conversations. For a claim about other conversations, resample whole conversations with
     --by conversation. With few conversations, the interval is coarse; with fewer than 3, there is no interval ("-", or
     null in JSON). In `eval swe`, an issue and its runs count as one conversation.
 
-    Metrics named shown_… count only the shown records, without their duplicates (see eval locomo); the table omits each
-    of these metrics that equals the corresponding metric of all records.
+    Metrics named shown_… count only the shown records, without their duplicates (see eval locomo). The table omits such
+    a metric if it equals the corresponding metric of all records.
 
     Runs over different questions (a different data set, file or evidence) are rejected. Settings that differ are
     printed. The column "above 0" and the counts do not measure the size of a gain.

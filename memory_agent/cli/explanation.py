@@ -102,7 +102,9 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """Return details of the query for a result without memories of the user. A memory's explanation contains more."""
+    """Return details of the query for a result that contains none of the user's memories. A memory's explanation
+    contains more.
+    """
     return {
         "dates do": (asked.dates or "as set by recall.dates") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",

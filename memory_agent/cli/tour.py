@@ -35,13 +35,13 @@ from memory_agent.storage.folders import user_folder
 from relay import Masker
 
 _MOST_EVENTS = 5_000
-"""Maximum number of events to import; without a daemon, this many take 20 to 50 s on two cores (measured)."""
+"""Maximum number of events to import, which takes 20 to 50 s on two cores without a daemon (measured)."""
 _QUESTION_CHARS = range(25, 120)
 _PROMPTS = ("history.run.started", "history.user_msg")
 _SAMPLE: tuple[tuple[Kind, str], ...] = (
     ("finding", "The staging deploy hangs because the build agent is outside the VPN; connect it before the rollout."),
     ("finding", "Users were signed out at random: two tabs refreshed one token. A mutex per session fixed it."),
-    ("strategy", "Releases: freeze on Thursday, tag the candidate, run the soak test over night, publish on Friday."),
+    ("strategy", "Releases: freeze on Thursday, tag the candidate, run the soak test overnight, publish on Friday."),
     ("finding", "The invoice export is slow because it loads every line item; a join reduced it from 40 s to 2 s."),
 )
 _SAMPLE_QUESTION = "why does the rollout to staging hang?"
@@ -69,7 +69,7 @@ class _Found(NamedTuple):
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Show the sessions that were found and the commands; run nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the commands that would run, and the sessions found; run nothing.")
 @common_options
 def tour(target: Target, dry_run: bool) -> None:
     """Try recall on your own past sessions: import them, ask about something you know, see the page, and connect an
@@ -173,7 +173,7 @@ def _agents(found: _Found) -> list[str]:
 
 
 def _own_options() -> list[str]:
-    """Return the shared options of this command line, which all commands of the tour receive."""
+    """Return those options of this command line that are passed to every command of the tour."""
     given = click.get_current_context().params
     words = [("--user", given["user"])] if typed("user") else []
     words += [("--data-dir", str(given["data_dir"].absolute()))] if typed("data_dir") else []
@@ -190,7 +190,7 @@ def _with_sessions(target: Target, found: _Found) -> None:
         _run(_import(found))
     has_memories = user_folder(target.data_dir, target.user_id).exists()
     if has_memories:
-        _head("2. Ask", "Ask a question that these sessions answer and whose answer you know, in your own words.")
+        _head("2. Ask", "In your own words, ask a question that these sessions answer and whose answer you know.")
         _ask(found.question, own)
         _head("3. The page", _page_facts(target))
         if click.confirm("Open the page?"):

@@ -1,7 +1,7 @@
-"""Starts and watches the daemon's child processes, restarts them when they die, and ends them.
+"""Starts and monitors the daemon's child processes, restarts them when they die, and stops them.
 
-A child prints one JSON line when it is ready. The subprocesses of asyncio are not used, because they may wait forever
-if they are cancelled during startup.
+A child prints one JSON line when it is ready. The subprocess functions of `asyncio` are not used, because they may wait
+forever if they are cancelled during startup.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STOP_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _POLL_S = 0.05
-_OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would end parts in arbitrary order
+_OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would stop the parts in arbitrary order
 
 
 def embedder_arguments(settings: Settings, endpoint: str) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from relay.log import log
 
 _FULL = 2
 _ROOMY = 8
-"""A disk becomes full when less than `_FULL` times the stores' reserve is free. It stays full until `_ROOMY` times the
-reserve is free."""
+"""A disk counts as full if less than `_FULL` times the stores' reserve is free. It then remains full until `_ROOMY`
+times the reserve is free.
+"""
 
 
 class DiskRoom:

@@ -2,7 +2,7 @@
 retention rules.
 
 After a crash, `DaemonEraser.resume` continues from the intent in the user's folder. `RetentionRounds` wakes sleeping
-users with expired memories, one at a time. Hosts erase the expired memories of awake users during upkeep.
+users who have expired memories, one at a time. Hosts erase the expired memories of awake users during upkeep.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _ROUND_S = 600.0
 class DaemonEraser:
     """Carries out erasures for the users of one daemon. Must be used from a single event loop.
 
-    A user on another node is moved home first, because intents and histories of erasures are files on the daemon's own
-    machine.
+    A user on another node is first moved back to the daemon's node, because intents and erasure histories are files on
+    the daemon's own machine.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DaemonEraser:
         settings: Settings,
         publish_changes: Callable[[], Awaitable[None]],
     ) -> None:
-        """`publish_changes` erases the journal's events of withdrawn items (`Announcer.publish_changes`)."""
+        """`publish_changes` erases the events of withdrawn items from the journal (`Announcer.publish_changes`)."""
         self._publish_changes = publish_changes
         self._hosts = hosts
         self._dispatcher = dispatcher
@@ -300,7 +300,7 @@ def _dry(user_id: str, intent: Intent) -> ErasureReceipt:
 
 
 class RetentionRounds:
-    """Erases expired memories of users who sleep or are on other nodes. Must be used from a single event loop."""
+    """Erases expired memories of users who are asleep or on other nodes. Must be used from a single event loop."""
 
     def __init__(
         self, hosts: Hosts, eraser: DaemonEraser, data_dir: Path, settings: RetentionSettings, table: SignalTable

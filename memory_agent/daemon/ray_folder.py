@@ -22,8 +22,9 @@ END_WITHIN_S = 5.0
 class RayFolder:
     """Ray's temporary folder: private, with a short path, locked until `remove` or the end of this process.
 
-    Ray creates its own folder with mode 0777, so it gets one inside a private folder. After a daemon has been killed,
-    the next daemon, on any data folder, removes its folder and ends the Ray processes that still use it.
+    Ray creates its own folder with mode 0777, so that folder is placed inside a private one. After a daemon has been
+    killed, the next daemon to start, on any data folder, removes the killed daemon's folder and kills the Ray processes
+    that still use it.
     """
 
     def __init__(self) -> None:

@@ -244,7 +244,7 @@ class TriggerQueue:
             self._forget(waiting)
 
     def next_due_s(self) -> float | None:
-        """Return the time at which the next cause of a user without a running recall is due, or None."""
+        """Return the earliest due time among the causes of users without a running recall, or None."""
         return min(self._due(), default=None)
 
     def _due(self) -> Iterator[float]:

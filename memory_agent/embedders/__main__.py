@@ -1,6 +1,6 @@
 """The embedder process: `python -m memory_agent.embedders --endpoint ipc://...`.
 
-It prints one line of JSON when it is ready. It ends on SIGTERM or SIGINT, or when `--parent-pid` is no longer its
+It prints one line of JSON when it is ready. It exits on SIGTERM or SIGINT, or when `--parent-pid` is no longer its
 parent.
 """
 

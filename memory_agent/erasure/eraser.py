@@ -148,8 +148,8 @@ class Erasure:
     def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
         """Erase everything that an intent lists. Idempotent. Durable on return.
 
-        If the intent is `with_journal`, its events must already be erased from the journal. A step that a full disk or
-        a long read prevents is done later, as the receipt states. Raises `StoreError`, and keeps the intent, if the
+        If the intent is `with_journal`, its events must already be erased from the journal. A step prevented by a full
+        disk or a long read is done later, as the receipt states. Raises `StoreError`, and keeps the intent, if the
         records could not be deleted.
         """
         with self._in_use():

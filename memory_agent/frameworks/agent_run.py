@@ -151,7 +151,7 @@ class AgentRun:
         _current.set(self)
 
     def end(self, outcome: RunEnd = "completed", used: tuple[str, ...] = ()) -> None:
-        """End the run with `output` as its summary. `used` are the ids of memories that the agent named as used.
+        """End the run with `output` as its summary. `used`: the ids of the memories that the agent reported as used.
 
         Does nothing if the run has not begun or has already ended.
         """
@@ -162,7 +162,7 @@ class AgentRun:
     def end_with(self, error: BaseException | None) -> None:
         """End the run with the outcome that corresponds to an exception; None means success.
 
-        If the outcome cannot be stored, only warns: the agent's work is done, and its answer must not be lost.
+        Only warns if the outcome cannot be stored: the agent's work is done, and its answer must not be lost.
         """
         try:
             if error is None:

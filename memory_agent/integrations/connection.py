@@ -243,7 +243,7 @@ def _require_same(change: Change) -> None:
 
 
 def _replace(change: Change, content: bytes) -> None:
-    """Replace the file. Clients write it too, so at the last moment it is compared with the planned change."""
+    """Replace the file. Clients also write it, so a final check requires that it has not changed since planning."""
     target = Path(os.path.realpath(change.path))
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}.new")

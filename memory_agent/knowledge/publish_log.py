@@ -32,7 +32,7 @@ _AT_ONCE = 2_000
 
 
 class _Added(msgspec.Struct, frozen=True, array_like=True, tag="came"):
-    """A version was published, or rated if the random `token` is set.
+    """A version was published or, if the random `token` is set, rated.
 
     `mark` identifies the version. The tag is stored.
     """

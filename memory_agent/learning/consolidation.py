@@ -68,9 +68,9 @@ class Consolidation:
 
 
 MOST_RUNS = 50  # read by one call
-MOST_CHARS = 300_000  # a call that has read this many reads no further run or recall; a character takes about 1 us
+MOST_CHARS = 300_000  # after this many characters, a call reads no further run or recall; a character takes about 1 us
 _OUTPUT_CHARS = 20_000  # the end of a run's output after a recall
-_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # limits per memory and per answer, counted from its first memory
+_MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # limits per memory and per answer; an answer's first memories are read
 
 
 class _Reading(NamedTuple):

@@ -2,7 +2,7 @@
 
 A report is stored before it is sent, and resent unchanged until it is acknowledged, so that a crash neither loses it
 nor counts it twice. It covers the recalls that showed items and the runs that ended since the previous report. A run
-that has a quality counts towards each item that its recalls showed and its events name.
+with a known quality counts towards each item that was shown by one of its recalls and is named in one of its events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""The longest time that the covered period may extend past the clock, and the longest period that upkeep rereads."""
+"""How far the covered period may extend beyond the current time, and the longest period that upkeep rereads."""
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(described(Outbox))
 

@@ -31,7 +31,7 @@ class _Standing(NamedTuple):
 
 
 def standings(snapshot: Snapshot, facts: Mapping[int, Fact]) -> tuple[GateStanding, ...]:
-    """Return the gate after at most `MOST_STANDINGS` lessons: at all changes of its state, and at even intervals."""
+    """Return the gate after up to `MOST_STANDINGS` lessons: those that changed its state, and others, evenly spaced."""
     found = []
     for lesson, evidence, gain in _chosen(_replayed(facts)):
         run = run_of_number(snapshot, run_number(lesson))

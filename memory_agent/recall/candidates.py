@@ -35,7 +35,7 @@ Places = npt.NDArray[np.intp]
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
-_MOST_TIED = 8  # as a multiple of the limit; ties can be numerous: 20,000 notes "build N failed" tie
+_MOST_TIED = 8  # as a multiple of the limit; many texts can tie, such as 20,000 notes of the form "build N failed"
 _OTHER_LANGUAGE = 3.0  # the model rates all texts in one foreign language as similar (decision 0015)
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
@@ -64,8 +64,8 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     context: Scores
     lent: Scores
     kind: Scores
-    lenders: Slots  # the slot that lent the score, or -1
-    requests: Slots  # the number of a former request that repeats the query (1 is the best), or 0
+    lenders: Slots  # the slot of the memory that the score in `lent` comes from, or -1
+    requests: Slots  # the rank among the earlier requests that the query repeats (1 is the best), or 0
     relevance: Scores  # NaN if unknown
     qualities: Scores  # of the memory or its run; NaN if unknown
     association: Scores
@@ -79,7 +79,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     boosts: Slots  # what past use predicts, if the rankings were compared (`storage/stored_runs`)
     by_score: Slots  # the rank by score, from 1, if a judge selected the candidate
     copies: tuple[Slots, ...] = ()  # the duplicates folded into each candidate
-    folded: tuple[Slots, ...] = ()  # the former requests folded into it, and their copies
+    folded: tuple[Slots, ...] = ()  # the earlier requests folded into each candidate, and their copies
     is_all: bool = False  # whether no memory outside the candidates can answer
 
     @cached_property
@@ -99,7 +99,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def leaders(self) -> Places:
-        """The index of each text's best candidate, sorted from best to worst."""
+        """The indices of the best candidates, one for each text, from best to worst."""
         order = best_first(self.total, self.rows, self.rows.size)
         leaders: Places = order[np.sort(np.unique(self.fingerprints[order], return_index=True)[1])]
         return leaders
@@ -140,7 +140,8 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 
 
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
-    """Return the `limit` best memories by vector, by words, and by the times named in the query, with their neighbours.
+    """Return the `limit` best memories by vector, by words, and by the times mentioned in the query, with their
+    neighbours.
 
     In `vector` mode, they include the `sure` best memories by exact cosine. If copies of a few texts crowd out other
     texts, `limit` counts distinct texts. If the query asks for certain kinds of memories, adds memories of these kinds.

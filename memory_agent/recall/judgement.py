@@ -1,7 +1,7 @@
-"""Selects the memories of an answer with a judge (`rerankers`), or keeps the best by score if the judge fails.
+"""Uses a judge (`rerankers`) to select the memories of an answer, or keeps the best by score if the judge fails.
 
-The judge receives snippets of more memories than the answer needs (`Query.pool`). It selects the memories of the answer
-and their order. Only the user's own memories are judged and sent to a server. Memories that the judge leaves out count
+The judge receives snippets of more memories than the answer needs (`Query.pool`). It selects and orders the memories of
+the answer. Only the user's own memories are judged and sent to a server. Memories that the judge leaves out count
 neither as recalled nor as unused. A judged answer is not used to compare the rankings (`sona/comparison`), because its
 order is the judge's. Interleaving continues, because the judge's input does not show which ranking proposed a memory.
 """
@@ -30,8 +30,8 @@ _ELLIPSIS = "…"
 def judged(found: Candidates, search: Search, judge: Judge) -> tuple[Candidates, Judgement | None]:
     """Return the candidates that the judge selects, in its order, and the judgement.
 
-    Without a judge (`Query.pool`), returns the candidates and None. If there is no selection, returns the best
-    candidates by score and None, and passes the reason to `deadline.degrade`.
+    Without a judge (`Query.pool`), returns the candidates and None. If the judge makes no selection, returns the best
+    candidates by score, with None as the judgement, and passes the reason to `deadline.degrade`.
     """
     if not search.query.pool:
         return found, None

@@ -12,8 +12,8 @@ Each memory belongs to a class, and the classes share the places of an answer:
     none   global  below                        either  none
 
 The cut-off is `recall.min_relevance`, or the caller's value. Earlier stages have applied the cut-off, so a local memory
-below it is one that runs used repeatedly for similar requests. Shared items of unknown relevance take only places that
-would otherwise be empty: without evidence that it helps, another user's text displaces nothing.
+below it can only be one that runs used repeatedly for similar requests. Shared items of unknown relevance take only
+places that would otherwise be empty: without evidence that it helps, another user's text displaces nothing.
 
 One place in five (`top_k // 5`) is reserved for class 4, so that new items are shown. Reserved places displace the last
 memories of classes 1 to 3. If class 4 cannot fill a reserved place, the other classes get it. If class 1 fills all
@@ -55,8 +55,8 @@ from sona import share
 
 MOST_WAITED_S = 0.25  # wait for shared items after a recall's own search; a search of 100,000 items takes 0.02 s
 RESERVED_OF = 5  # one in this many places is reserved for new shared items
-PROVEN_SHARE = 0.5  # in this share of the recalls without a free place, the best proven item gets a reserved place
-_NEAR = 0.1  # maximum distance from the best score, as a fraction of it
+PROVEN_SHARE = 0.5  # share of the recalls without a free place in which the best proven item gets a reserved place
+_NEAR = 0.1  # maximum distance from the best score, as a fraction of that score
 _HEAD_CHARS = 64
 
 Key = TypeVar("Key", int, str)
@@ -85,7 +85,7 @@ def with_shared(
 
 
 def places_without_items(top_k: int) -> int:
-    """Return the number of places that are not reserved for shared items. Memories in the other places get their
+    """Return how many places of an answer are not reserved for shared items. Memories in the other places get their
     highlights only once it is certain that they will be shown.
     """
     return top_k - top_k // RESERVED_OF
@@ -102,9 +102,9 @@ def merged(
     unchanged.
 
     A shared item with the same words as local memories is folded into them: they get the item's `shared` and remain
-    local. If several shared items have the same words, the better proven one is retained or, in a tie, the earlier one.
-    Kind and title are ignored. Similar texts are not folded, because they may differ in an essential word, such as
-    "not". An item with the same id as a local memory is excluded.
+    local. If several shared items have the same words, the one with the stronger evidence is retained or, if they are
+    tied, the earlier one. Kind and title are ignored. Similar texts are not folded, because they may differ in an
+    essential word, such as "not". An item with the same id as a local memory is excluded.
 
     `shared` contains the items that passed the filter, best first. It has more than `top_k` items, because new items
     are drawn from it. `key` is the id of the recall.
@@ -196,7 +196,9 @@ def _rank(item: RetrievedMemory) -> tuple[float, str]:
 
 
 def _drawn(ranked: Sequence[RetrievedMemory], places: int, key: str) -> list[RetrievedMemory]:
-    """Return at most `places` items: first those drawn from the items near the best one, by score, then others."""
+    """Return at most `places` items: first those drawn from the items that score close to the best one, in order of
+    score, then the next items.
+    """
     if len(ranked) <= places:
         return list(ranked)
     best = ranked[0].sona_score
@@ -229,7 +231,7 @@ def _worth(item: RetrievedMemory) -> _Worth:
 def _folded(
     local: Sequence[RetrievedMemory], shared: Sequence[RetrievedMemory]
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Return the local memories, with `shared` set if an item has the same words, and the other items."""
+    """Return the local memories, with `shared` set if an item has the same words, and separately the other items."""
     items = list(_best((item.record.id, item) for item in shared).values())
     prints = _fingerprints([memory.record.text for memory in (*local, *items)])
     of_local = prints[: len(local)]
@@ -253,8 +255,8 @@ def _best(items: Iterable[tuple[Key, RetrievedMemory]]) -> dict[Key, RetrievedMe
 def _fingerprints(texts: Sequence[str]) -> list[int]:
     """Return the fingerprints of the texts.
 
-    A text whose first word begins no other text gets a unique negative number instead, because the fingerprints of 35
-    texts of 2,000 characters take 2.4 ms, a quarter of a recall.
+    A text whose first word begins no other text gets a unique negative number instead, because computing the
+    fingerprints of 35 texts of 2,000 characters takes 2.4 ms, a quarter of the time of a recall.
     """
     heads = [first_said_word(text[:_HEAD_CHARS]) for text in texts]
     times = Counter(heads)

@@ -50,9 +50,9 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
     """Return whether the first 10,000 characters of `text` contain at least `least_words` words of any language.
 
-    Half of the characters must belong to words. A word has at most 40 letters, no digits, and no more inner capitals
-    than a name; two characters of a script without spaces count as one word. Stack traces, code and serialised data do
-    not count as language.
+    Half of the characters must belong to words. A word has at most 40 letters, no digits, and at most one inner capital
+    for every five characters (as in "McDonald"); two characters of a script without spaces count as one word. Stack
+    traces, code and serialised data do not count as language.
     """
     text = text[:_READ_CHARS]
     if _SERIALISED.search(text) or _STACK_TRACE.search(text):

@@ -179,7 +179,7 @@ class LayeredTable:
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
-        """`setting` is the setting that names `own_file`; `rows` names the table of rows. Raises `SettingsError`."""
+        """`own_file`: path in the setting `setting`; `rows`: name of the table of rows. Raises `SettingsError`."""
         self._setting = setting
         self._own_file = own_file
         self.rows = rows

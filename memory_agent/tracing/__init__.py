@@ -1,7 +1,8 @@
 """OpenTelemetry traces: one trace follows a request from the client through the door and the host to the embedder.
 
-Read `spans` first. Only `otlp` imports OpenTelemetry, once tracing is on. Spans contain names of verbs, numbers, error
-codes and times. They never contain texts, vectors or tokens, and contain ids only with `tracing.ids`.
+Read `spans` first. Only `otlp` imports OpenTelemetry, and it is itself imported only if tracing is on. Spans contain
+names of verbs, numbers, error codes and times. They never contain texts, vectors or tokens, and contain ids only with
+`tracing.ids`.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Triggers:
         """Return the block that `trigger` prescribes for an encoded event, or None for an event without usable text.
 
         The event need not be ingested yet. The answer omits the event itself, its run, and the latest events of its
-        session. The recall is attributed to a run only if its id appears in feedback or in an event of the run. Raises
-        `InvalidInputError` for an unknown trigger.
+        session. The recall is attributed to a run only if the recall's id appears in feedback or in an event of the
+        run. Raises `InvalidInputError` for an unknown trigger.
 
         >>> record = memory.remember("The deploy to staging hangs while the VPN is off")
         >>> block = memory.triggers.react(encode_event(events[1]), "message", deadline_ms=1000.0)  # "The deploy hangs"

@@ -24,21 +24,23 @@ from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, described, read_event
 
 PROTOCOL_VERSION = 1
-"""The version of a request that does not state one."""
+"""The version assumed for a request that does not specify one."""
 OPTIONS_VERSION = 2
 """Adds the profile, dates, reference time, context tokens and run of a recall. A version 1 daemon would ignore them."""
 MEMORY_VERSION = 3
 """Adds more fields of `remember`, and the session, event and runs of a recall. Older daemons ignore them."""
 SCOPE_VERSION = 4
-"""Adds the filter of `stats`, and the vector of a recall and whether it is logged. Older daemons ignore them."""
+"""Adds three fields: the filter of `stats`, the vector of a recall, and whether the recall is logged. Older daemons
+ignore them.
+"""
 NEWEST_VERSION = SCOPE_VERSION
 HOST_PROTOCOL = 1
 """The version of all data exchanged between a daemon and the hosts on other machines.
 
-A daemon accepts only machines with its own number, whatever their product versions are. Increment the number with every
-change to the structs below, a verb's parameters or result, a method of `HostActor`, requests for shared items, or
-stored values that hosts rewrite. This includes a change of meaning, and a new field with a default, which the other
-side would ignore or drop. It does not include new settings (`daemon.compatibility`).
+A daemon accepts only machines with the same number as its own, regardless of their product versions. Increment the
+number with every change to the structs below, a verb's parameters or result, a method of `HostActor`, requests for
+shared items, or stored values that hosts rewrite. This includes a change of meaning, and a new field with a default,
+which the other side would ignore or drop. It does not include new settings (`daemon.compatibility`).
 `tests/memory_agent/daemon/test_compatibility.py` fails if a structure changes but this number does not.
 """
 DEFAULT_USER = "default"
@@ -179,7 +181,7 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures that a host reports after each upkeep: sums over its open memories. Names no user.
+    """The figures that a host reports after each round of upkeep: sums over its open memories. Names no user.
 
     `waiting` counts memories without vectors (`MemoryStats.waiting`), and `gates` counts users by the state of their
     gate. `resident_bytes` is 0 for a host within the daemon's process. `embedder` and `judge` count the calls that the
@@ -244,9 +246,9 @@ class JoinGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of the daemon.
 
-    `limits` gives the maximum numbers of hosts, threads and requests (`daemon.capacity`). `triggers` counts published
-    blocks, and dropped causes by reason. `form` tells whether the daemon runs as several processes with Ray, or as one
-    process (`serve --light`). `nodes` lists the other machines in the cluster.
+    `limits` gives the maximum numbers of hosts, threads and requests (`daemon.capacity`). `triggers` counts the
+    published blocks and, for each reason, the causes that were dropped. `form` indicates whether the daemon runs as
+    several processes with Ray, or as one process (`serve --light`). `nodes` lists the other machines in the cluster.
     """
 
     version: str
@@ -270,7 +272,7 @@ OUTCOME_UNKNOWN = b"\0"
 """The reply of a host whose lease ended during a request."""
 
 _FAULT = b"\x81\xa5fault"
-"""The first bytes of each reply with a fault: a map with one field."""
+"""The first bytes of each reply that reports a fault: a map with one field."""
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(described(Request))
 _host_request_decoder = msgspec.msgpack.Decoder(described(HostRequest))
