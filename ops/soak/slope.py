@@ -53,7 +53,7 @@ def mean_slope(slopes: Sequence[float]) -> Slope:
 
 
 def student_95(freedom: int) -> float:
-    """Return the two-sided 95 % quantile of Student's distribution, accurate to 0.2 %."""
+    """Return the two-sided 95 % quantile of Student's t-distribution, accurate to 0.2 %."""
     if freedom <= len(_STUDENT_95):
         return _STUDENT_95[freedom - 1]
     return 1.95996 + 2.3722 / freedom + 2.8225 / freedom**2
