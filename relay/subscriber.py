@@ -199,10 +199,10 @@ class Subscriber:
         return self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events in parts; their numbers remain as gaps. Each part is durable when it completes.
+        """Erase events in batches, which leaves gaps in their numbering. Each batch is durable when it completes.
 
         The bytes remain in the file until the relay compacts its journal (`JournalStats.uncompacted` is then 0). Each
-        part is requested only once, because a repeated request would report that nothing was erased. Raises
+        batch is requested only once, because a repeated request would report that nothing was erased. Raises
         `RelayUnavailableError` if the outcome is unknown; call it again to erase the remaining events.
 
         >>> subscriber.erase(Erasable(user_id="alice", event_ids=frozenset({"e-2"}))).seqs
@@ -268,7 +268,7 @@ class Subscriber:
                 try:
                     return wire.decode_reply(reply, result_type)
                 except UnauthorizedError:
-                    if not self._socket.reload_token():  # the relay may have created its token meanwhile
+                    if not self._socket.reload_token():  # the relay may have created its token in the meantime
                         raise
         raise RelayUnavailableError(f"no reply from {self._ingest} within {timeout_s:.3g} s")
 

@@ -42,7 +42,7 @@ class Clusters:
 
 
 def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Array | None = None) -> Clusters:
-    """Group weighted points, (n, d) of unit length, into at most `k` clusters. Bit-identical for equal seeds."""
+    """Group weighted points of unit length, (n, d), into at most `k` clusters. Bit-identical for equal seeds."""
     points, counted, rows = _points(x, weights)
     centres = _plus_plus(points, counted, k, np.random.default_rng(seed))
     labels = _nearest(points, centres)
@@ -55,7 +55,7 @@ def kmeans(x: Array | Vector, k: int, seed: int, weights: Sequence[float] | Arra
 
 
 def average_linkage(x: Array | Vector, threshold: float, weights: Sequence[float] | Array | None = None) -> Clusters:
-    """Merge points, (n, d) of unit length, into clusters with a weighted mean cosine of at least `threshold`.
+    """Merge points of unit length, (n, d), into clusters with a weighted mean cosine of at least `threshold`.
 
     Repeatedly merges the two most similar clusters, choosing the lowest rows on a tie. Takes O(n^2) memory and O(n^3)
     time, 0.3 s for 512 points. Raises `ShapeError`.
@@ -106,7 +106,7 @@ def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) 
 
 
 def _nearest(points: Array, centres: Array) -> Rows:
-    """Return the nearest centre of each point, (n,). An empty cluster gets the point farthest from its own centre."""
+    """Return the centre nearest to each point, (n,). An empty cluster gets the point farthest from its own centre."""
     if not len(centres):
         return np.zeros(len(points), dtype=np.int64)
     cosines = points @ centres.T

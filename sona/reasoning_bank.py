@@ -3,7 +3,7 @@
 The bank minimises sum_j w_j |y_j - x_j - f(x_j)|^2 + lam |f|_H^2 with k(a, b) = exp((a.b - 1) / h). The solution is
 f(x) = k(x)' P (Y - X), where P = (K + lam diag(1/w))^-1. Adding, removing and reweighting an exemplar are exact
 rank-one updates of P. `solve` computes P directly. Until the next update, it also keeps P (Y - X) in float32, so that a
-request reads a quarter of the memory. The caller sets the weights and caps the shift.
+request reads only a quarter as many bytes. The caller sets the weights and caps the shift.
 
 Shapes: n = exemplars, d = dimensions of an embedding, m = capacity in exemplars.
 """
@@ -226,7 +226,7 @@ def _usable(x: Array | Vector, y: Array | Vector, weights: Array) -> npt.NDArray
 
 
 def _inverse_of_lower(lower: Array) -> Array:
-    """Return the inverse of a lower triangular matrix by halving, which is five times as fast as `solve` (measured)."""
+    """Invert a lower triangular matrix by recursive halving, which is five times as fast as `solve` (measured)."""
     size = len(lower)
     if size <= _BY_HALVES:
         return np.asarray(np.linalg.solve(lower, np.eye(size)), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Raises KeyboardInterrupt at each place in some modules where Python can run a signal handler.
+"""Raises KeyboardInterrupt at each place in the given modules at which Python can run a signal handler.
 
 These places are the start of a function, the end of a call to C code, and a backward jump (`CHECK_EVAL_BREAKER` in
 CPython's ceval.c).
@@ -21,7 +21,7 @@ _PATIENCE_S = 30.0
 
 
 class _Interrupt:
-    """Raises once, when this thread reaches place number `place`, counted from 0, in the code of some modules."""
+    """Raises once, when this thread reaches the place with index `place` (from 0) in the code of the given modules."""
 
     def __init__(self, modules: tuple[ModuleType, ...], place: int) -> None:
         self._files = {module.__file__ for module in modules}

@@ -1,6 +1,4 @@
-"""Test that the files that pages name exist: the tests of promises, and the modules in the ledger and the
-architecture.
-"""
+"""Test that every test and module named in the documents exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the operations recorded by a cluster's clients: a history to check, and the times of answers to users."""
+"""Reads the operations recorded by a cluster's clients: a history to check, and when users received answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ClusterOperations:
         """The number of requests that were refused or not answered."""
 
     def update(self) -> None:
-        """Read the new lines. The files of reads come first: every text in a result had already been recorded."""
+        """Read the new lines, those of reads first, because every text in a result has already been recorded."""
         for file in sorted(self._notes.glob("*.ops"), key=lambda file: not file.name.startswith("read-")):
             with file.open("rb") as lines:
                 lines.seek(self._offsets[file])
@@ -55,7 +55,7 @@ class ClusterOperations:
         return len(self._reads)
 
     def has_answered(self, user_id: str, since_ns: int) -> bool:
-        """Whether a read and a write were answered since `since_ns`."""
+        """Whether a read and a write have been answered since `since_ns`."""
         answers = (self._answers[user_id, kind] for kind in ("read", "write"))
         return all(times and times[-1] > since_ns for times in answers)
 
@@ -101,7 +101,7 @@ class ClusterOperations:
                 self._additions[line["id"]] = Addition(user_id, line["id"], at, line.get("event", False))
             case "added" if self._additions[line["id"]].is_event:
                 self._acked[line["id"]] = at
-                return  # an acknowledgement of the relay, not an answer of the user's memory
+                return  # an acknowledgement from the relay, not an answer from the user's memory
             case "added":
                 self._additions[line["id"]].acked = at
             case "remove":

@@ -1,4 +1,4 @@
-"""The preloaded shim (`faults.c`), which is built once and accepts orders while its process runs."""
+"""The preloaded shim (`faults.c`), which is built once and accepts commands while its process runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build(folder: Path) -> Path:
 
 
 class Order:
-    """Gives orders to the shim of one process."""
+    """Sends commands to the shim of one process."""
 
     def __init__(self, library: Path | None, file: Path) -> None:
         self._library = library
@@ -50,13 +50,13 @@ class Order:
         temporary.replace(self._file)
 
     def revoke(self) -> None:
-        """Withdraw the order and reset the count of faults."""
+        """Withdraw the command and reset the count of faults."""
         self._file.unlink(missing_ok=True)
         self._hits.unlink(missing_ok=True)
 
     @property
     def hits(self) -> int:
-        """Number of faults since the order was given."""
+        """Number of faults since the command was sent."""
         return self._hits.stat().st_size if self._hits.exists() else 0
 
 

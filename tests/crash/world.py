@@ -163,7 +163,7 @@ class World:
 
     @property
     def keys_in_names(self) -> str:
-        """The part of a path that orders to the shim use to match encryption key files, but not `keys.json`."""
+        """The part of a path that commands to the shim use to match encryption key files, but not `keys.json`."""
         return f"{self.keys.parent.name}/{self.keys.name}"
 
     @property

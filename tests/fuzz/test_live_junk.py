@@ -154,7 +154,7 @@ def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice
 
 
 def any_request(seed: int, token: str, replayed: bytes) -> bytes:
-    """Return a request that is junk, truncated, of an unknown version, in bob's name, or bob's with another token."""
+    """Return a request that is junk, truncated, of an unknown version, for bob, or bob's own but with another token."""
     random = Random(seed)
     method = sorted(METHODS)[seed % len(METHODS)]
     try:

@@ -43,7 +43,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Tab:
-    """One page. `problems` collects what a page must not do; `check` fails if there is a problem."""
+    """One page. `problems` collects errors, dialogs and requests that must not occur; `check` fails if there is any."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page

@@ -1,4 +1,4 @@
-"""Test the marking of phone numbers, card numbers and IBANs: numbers found, and other kinds left unchanged."""
+"""Test that phone numbers, card numbers and IBANs are marked, and that other kinds of numbers are left unchanged."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def wealth(won: npt.ArrayLike, lost: npt.ArrayLike) -> Array:
 def chance_of_on(rate: float, threshold: float) -> float:
     """Return the exact probability that one TRIAL turns ON, over all paths, by dynamic programming."""
     won = np.arange(LONGEST_TRIAL + 1)
-    at = np.zeros(LONGEST_TRIAL + 1)  # the probability of each number of wins while undecided
+    at = np.zeros(LONGEST_TRIAL + 1)  # the probability of each number of wins while the trial is undecided
     at[0], turned = 1.0, 0.0
     for decided in range(1, LONGEST_TRIAL + 1):
         at = np.append(0.0, at[:-1]) * rate + at * (1 - rate)

@@ -24,7 +24,7 @@ def unit(vectors: Array) -> Array:
 
 
 def project(seed: int, shared: Array, count: int = 60) -> list[Example]:
-    """Return examples of one topic, whose answers share a hidden direction and are not the nearest memories."""
+    """Return examples of one topic; their answers share a hidden direction and are not the nearest memories."""
     rng = np.random.default_rng(seed)
     topic, hidden = unit(shared + 0.6 * unit(rng.normal(size=NDIM))), unit(rng.normal(size=NDIM))
     examples = []

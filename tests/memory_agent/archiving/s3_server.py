@@ -44,7 +44,7 @@ class S3Server:
         S3FileSystem(**options, skip_instance_cache=True).mkdir(_BUCKET)
 
     def settings(self, prefix: str, timeout_s: float = 30.0, *, journal: bool = False) -> ArchiveSettings:
-        """Return the settings of an archive below a prefix. The client itself does not retry."""
+        """Return the settings of an archive that is stored under a prefix. The client itself does not retry."""
         options = {
             "endpoint_url": f"http://127.0.0.1:{self._server.server_port}",
             "key": "k",
@@ -59,7 +59,7 @@ class S3Server:
 
     @contextmanager
     def held(self, method: str) -> Iterator[None]:
-        """Delay answers to requests with this method until the context ends."""
+        """Until the context exits, delay the replies to requests that use this method."""
         event = threading.Event()
         self._held = method, event
         try:
@@ -109,7 +109,7 @@ class S3Server:
         return self._listings[query]
 
     def _passed_on(self, environ: dict[str, Any]) -> tuple[bytes, str, Any]:
-        with self._one_by_one:  # moto decides and writes in two steps, S3 in one step
+        with self._one_by_one:  # moto checks the condition and writes in two steps, S3 in one step
             body, status, headers = run_wsgi_app(self._app, environ, buffered=True)
         return b"".join(body), status, headers
 

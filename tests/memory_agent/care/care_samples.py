@@ -1,4 +1,4 @@
-"""Runs as a conductor publishes them, and a memory with every kind of stored data."""
+"""The events of runs, as a conductor publishes them, and a memory with every kind of stored data."""
 
 from __future__ import annotations
 

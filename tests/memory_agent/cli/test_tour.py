@@ -88,7 +88,7 @@ class Tour:
         while not self.shown[before:].endswith(question):
             assert self._read(), f"{question!r} was not asked: {self.shown[before:]}"
         if keys == CTRL_C:
-            # A signal that arrives just before `input` reads would not be noticed until the next key is pressed.
+            # A signal that arrives just before `input` starts reading is not noticed until the next key is pressed.
             wait_until(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_SLEEPING)
             self._process.send_signal(signal.SIGINT)
         else:

@@ -1,4 +1,4 @@
-"""Test on a simulated clock that an idle daemon ends at the right time, and that no local call is lost."""
+"""Test on a simulated clock that an idle daemon exits at the right time, and that no local call is lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDLE_S = 60.0
 
 
 class Daemon:
-    """Ends after an idle minute. Each observation advances the clock by a second and returns the next look."""
+    """Exits after one idle minute. Each observation advances the clock by a second and returns the next of `looks`."""
 
     def __init__(self, layout: Layout, *looks: Activity) -> None:
         self._layout = layout
@@ -40,7 +40,7 @@ class Daemon:
         return self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
 
     def ended_after_s(self, monkeypatch: pytest.MonkeyPatch) -> float:
-        """Return the time at which the daemon ended."""
+        """Return the time at which the daemon exited."""
         monkeypatch.setattr(idle_end, "_LONGEST_LOOK_S", 0.0)
         monkeypatch.setattr(idle_end, "_SETTLE_S", 0.0)
 

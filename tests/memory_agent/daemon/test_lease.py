@@ -99,9 +99,9 @@ def test_a_time_written_before_a_restart_grants_no_lease() -> None:
 class Host:
     """A host behind a network with delays and losses. Its clock has a different origin and runs at a different rate.
 
-    `exchanges` are pairs of the delays, in seconds, of a request and its reply; None stands for a lost message. After
-    the last pair, requests still arrive if `still_hears`, but replies do not. The daemon detects a loss by its timeout
-    or, with `fails_fast`, immediately.
+    Each of `exchanges` is a pair of delays in seconds, one for a request and one for its reply; None stands for a lost
+    message. After the last pair, requests still arrive if `still_hears`, but replies do not. The daemon detects a loss
+    when its timeout expires or, with `fails_fast`, immediately.
     """
 
     def __init__(self, clock: Clock, exchanges: list[tuple[float | None, float | None]], speed: float) -> None:

@@ -1,4 +1,4 @@
-"""Test one contract for both supervisors (hosts wake, sleep and end), then properties that hold only with Ray."""
+"""Test one contract for both supervisors (hosts wake, sleep and exit), then properties that hold only with Ray."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_failed_relay_is_started_again(supervised: Supervised) -> None:
 def test_a_memory_that_does_not_close_in_time_keeps_its_host_and_answers_later(
     supervised: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: a new host in the same process could not open the store, which the former host had not closed."""
+    """Regression: a new host in the same process could not open the store that the previous host had left open."""
     monkeypatch.setattr(hosts_module, "_SLEEP_TIMEOUT_S", 0.05)
 
     async def go() -> None:

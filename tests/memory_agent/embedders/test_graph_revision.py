@@ -20,7 +20,7 @@ DIGESTS = {
 
 @pytest.mark.parametrize("scheme", ["int8", "float32"])
 def test_the_exported_graph_is_the_one_of_its_revision(model_cache: Path, scheme: str) -> None:
-    """If this fails, increment GRAPH_REVISION (or _GRAPH_FORMAT for equal vectors) and update the digests."""
+    """If this fails, increment GRAPH_REVISION (_GRAPH_FORMAT if the vectors are unchanged) and update the digests."""
     if version("onnx") != ONNX:
         pytest.skip(f"the digests are of graphs written by onnx {ONNX}")
     status = fetch_model(EmbedderSettings(scheme=scheme, allow_download=False), cache=model_cache)  # type: ignore[arg-type]

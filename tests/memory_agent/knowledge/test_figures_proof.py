@@ -1,4 +1,4 @@
-"""The lower bound fails no more often than stated, whether for one look or many, and rises with each user's level."""
+"""The lower bound fails no more often than stated, even if checked repeatedly, and rises with each user's level."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_version_no_better_than_the_prior_is_rarely_proven(users: int, prior: 
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (1, 4), (2, 4)])
 def test_it_is_rarely_proven_even_at_any_of_many_looks(low: int, high: int, prior: float) -> None:
-    """Compute the exact probability that any look at 5 to 60 users proves the item, over all paths with two levels."""
+    """Compute the exact probability that the item is ever proven with 5 to 60 users, over all paths of two levels."""
     share = (prior - low / 4) / (high / 4 - low / 4)
     unproven, proven = {0: 1.0}, 0.0  # keys: the number of users at the high level
     for users in range(1, 61):

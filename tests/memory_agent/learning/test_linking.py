@@ -1,4 +1,4 @@
-"""A recall is linked to the run that names the recall, requested it, or has the same request."""
+"""A recall is linked to the run that names it, that requested it, or that has the same request."""
 
 from __future__ import annotations
 

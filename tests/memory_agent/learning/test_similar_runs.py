@@ -32,7 +32,7 @@ def memory(tmp_path: Path, embedder: Embedder) -> Iterator[Memory]:
 def run_events(
     run_id: str, minute: float, objective: str, steps: list[str], last: dict[str, Any], **payload: Any
 ) -> list[dict[str, Any]]:
-    """Return the events of a run with a step every two minutes, assigned and accepted as by a conductor."""
+    """Return a run's events: a step every two minutes, assigned and accepted as in a conductor's run."""
     events = [begin(run_id, minute, objective, session_id=f"s-{run_id}", **payload)]
     for number, text in enumerate(steps):
         said = {"objective": text, "worker_id": "w-1", "session_id": f"s-{run_id}"}

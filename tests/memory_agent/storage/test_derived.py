@@ -271,7 +271,7 @@ def test_a_store_that_is_closed_while_a_save_begins_closes(
     monkeypatch.setattr(archive, "_wait", waiting)
     monkeypatch.setattr(derived, "capture", slow)
     monkeypatch.setattr("memory_agent.storage.archive._SAVED_AT_LEAST_EVERY", 20)
-    with suppress(StoreError):  # raised for batches after closing has begun
+    with suppress(StoreError):  # raised for batches submitted after closing has begun
         add(archive, 20, seed=2)
     closing.join(30)
     assert not closing.is_alive()

@@ -1,4 +1,4 @@
-"""An archive behaves like plain dictionaries through every operation on a user's folder."""
+"""During every operation on a user's folder, an archive behaves like a set of plain dictionaries."""
 
 from __future__ import annotations
 
