@@ -1,7 +1,7 @@
 """Starts a data folder's daemon, detached from the client's process, if the client finds no running daemon.
 
 The daemon inherits only the variables that it needs. Its standard input is the locked file `run/start.lock`, so that no
-other client starts a daemon until `serve` holds the folder or has ended. Its options are stored, so that hooks can
+other client starts a daemon until `serve` holds the folder or has exited. Its options are stored, so that hooks can
 restart a daemon that stopped because it was idle.
 """
 
@@ -33,7 +33,7 @@ _KEPT = frozenset(
     }
 )
 _PAUSE_S = 30.0
-"""After an attempt, hooks wait this long before they start another daemon, in case the daemon cannot start."""
+"""After a start attempt, hooks wait this long before they try again, because the daemon may be unable to start."""
 
 
 class Start(NamedTuple):
@@ -80,8 +80,8 @@ def record_start(layout: Layout, start: Start) -> None:
 
 
 def restart_daemon(layout: Layout) -> Any:
-    """Start a daemon with the options of its last start, or with the default settings in an unused folder; return its
-    process.
+    """Start a daemon with the options with which it was last started, or with the default settings in an unused folder;
+    return its process.
 
     Returns None if a process holds the folder, if the daemon was stopped with `memory-agent stop`, if a variable that
     it needs is missing, if another attempt was made recently, or if the folder cannot be used.

@@ -35,11 +35,11 @@ class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The size and retention of the journal.
 
-    The map is sparse: it limits the journal's size but does not reserve disk space. To allow deletions when the rest is
-    full, `reserve_bytes` of the map (at most half) and a file of `disk_reserve_bytes` are reserved. A retention of 0
-    means no limit. Retention stops at the slowest consumer unless `retention_ignores_consumers` is set. A repeated
-    event is recognised as long as the original is in the journal, and at least for `repeat_horizon_s` after the
-    original was received.
+    The map is sparse: it limits the journal's size but does not reserve disk space. `reserve_bytes` of the map (at most
+    half) and a file of `disk_reserve_bytes` are set aside, so that deletions are still possible when the map or the
+    disk is full. A retention of 0 means no limit. Retention stops at the slowest consumer unless
+    `retention_ignores_consumers` is set. A repeated event is recognised as long as the original is in the journal, and
+    at least for `repeat_horizon_s` after the original was received.
     """
 
     map_size_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)] = 64 << 30
@@ -68,7 +68,7 @@ class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The relay process. Empty `ingest` and `feed` stand for socket files under the data folder.
+    """The relay process. If `ingest` or `feed` is empty, a socket file under the data folder is used.
 
     `listen` and `feed_listen` are additional endpoints, such as `curve+tcp://HOST:PORT` for other machines. Plain PUB
     emitters connect to `pub_bind`, or bind to `pub_connect`. They present no key. If `pub_user` is set, only that

@@ -19,7 +19,7 @@ from sona.lesson import Array, Vector
 Rows = npt.NDArray[np.int64]
 
 TEMPERATURE = 0.1
-NEIGHBOUR = 0.9  # a memory whose cosine similarity to a used memory exceeds this is no negative
+NEIGHBOUR = 0.9  # a memory whose cosine similarity to a used memory exceeds this is not a negative
 HARD, RANDOM = 32, 32  # negatives per example: the nearest memories, and randomly drawn memories
 
 

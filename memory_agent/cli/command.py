@@ -126,7 +126,7 @@ def with_options(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Ve
 
 
 def as_struct(name: str, struct: type[Any]) -> Callable[[Verb], Verb]:
-    """Pass the options named after fields of `struct` to the command as one argument, `name`."""
+    """Pass the options that are named after fields of `struct` to the command as a single argument, `name`."""
 
     def decorate(command: Verb) -> Verb:
         @functools.wraps(command)

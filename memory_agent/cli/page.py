@@ -30,9 +30,9 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 def open_page(user_id: str | None, is_printed: bool, daemon: Daemon, as_json: bool) -> None:
     """Show a memory in the browser: its timeline, explained searches, runs, and what was learned.
 
-    The daemon serves the page only to this machine, unless the settings allow other machines. The address signs the
-    browser in with the rights of the key; it works once, within a minute. If there is no browser, the address is
-    printed. If no daemon is running, a daemon is started.
+    The daemon serves the page only to this machine, unless the settings allow other machines. Opening the address signs
+    the browser in with the key's permissions; this works once, within a minute. If there is no browser, the address is
+    printed. If no daemon is running, one is started.
 
     \b
     Examples:

@@ -27,9 +27,9 @@ from relay.net import RequestSocket
 class MemoryClient(MemoryMethods):
     """One user's memory, accessed through the daemon. Thread-safe; a forked child opens its own connections.
 
-    Every method raises the errors of `Memory`, `UnavailableError` if no daemon is running, and `DeadlineExceededError`.
-    If the daemon exits during a call and restarts within five seconds, a repeatable call is sent again. Otherwise, the
-    method raises `ConnectionLostError`, which indicates whether the call may have taken effect.
+    Every method raises the same errors as `Memory`, `DeadlineExceededError`, and, if no daemon is running,
+    `UnavailableError`. If the daemon exits during a call and restarts within five seconds, a repeatable call is sent
+    again. Otherwise, the method raises `ConnectionLostError`, which indicates whether the call may have taken effect.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class MemoryClient(MemoryMethods):
         or, if that is not set, to the platform's folder. The key is a `token` or a `key_file` that `keys create` wrote.
         It defaults to $MEMORY_AGENT_KEY_FILE, then to $MEMORY_AGENT_TOKEN, then to the data folder's own token.
         `user_id` defaults to the user of the key, or to `default` if the key is for all users. `curve+tcp://` endpoints
-        require the file of a CURVE key. Raises `SettingsError` for an unreadable file, and `InvalidInputError`.
+        require a CURVE key file. Raises `SettingsError` if a file is unreadable, and `InvalidInputError` if an argument
+        is invalid.
         """
         super().__init__(self._ask_daemon)
         self._address = find_daemon(data_dir, endpoint, token, key_file, cells, user_id)
@@ -104,8 +105,8 @@ class MemoryClient(MemoryMethods):
         return Blocks(Feed.of(self._address, relay), self.user_id, wanted.block_in, ask)
 
     def shared_changes(self, after: int | None = None, *, relay: Endpoints | None = None) -> Following[SharedChange]:
-        """Follow changes to the shared items that the key may see, from this call on or after the journal number
-        `after`.
+        """Follow changes to the shared items that the key may see: new changes or, with `after`, those after that
+        journal number.
 
         The result's `seq` is the journal number of the last change. Everything else is the same as for `blocks`.
 

@@ -32,8 +32,8 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
 class ActorMemoryProvider(MemoryMethods):
     """One user's memory, accessed through the Ray actor that hosts it. The daemon's own verbs are sent to the daemon.
 
-    Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died. A repeatable request is retried
-    once.
+    Methods raise the same errors as `MemoryClient`, and `HostDiedError` if the host died. A repeatable request is
+    retried once.
     """
 
     def __init__(

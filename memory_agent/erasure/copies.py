@@ -1,5 +1,5 @@
-"""Lists in receipts the copies of a user's data that an erasure cannot change: backups, exports, and some events of
-hooks.
+"""Adds to receipts a list of the copies of a user's data that an erasure cannot reach: backups, exports, and some
+events of hooks.
 
 `backup` and `export` record their output in DATA/copies.jsonl, which contains paths, times and user ids, but no text.
 """
@@ -52,8 +52,8 @@ def with_copies(receipt: ErasureReceipt, data_dir: Path) -> ErasureReceipt:
     if len(named) > _MOST_NAMED:
         named[_MOST_NAMED:] = [f"{len(named) - _MOST_NAMED} older backups and exports, listed in {COPIES_FILE}"]
     named += [
-        f"events in {folder}, which name no user and wait for another daemon or a former key; if they belong to this "
-        "user, remove the folder"
+        f"events in {folder}, which have no user id and wait to be sent to another daemon or with a former key; if "
+        "they belong to this user, remove the folder"
         for folder in left_hook_events(data_dir)
     ]
     return msgspec.structs.replace(receipt, not_covered=(*named, *receipt.not_covered)) if named else receipt

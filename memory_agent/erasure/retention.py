@@ -92,7 +92,7 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """The ids of expired memories by rule, found by a scan up to row `through`.
+    """The ids of expired memories, grouped by rule, that a scan up to row `through` found.
 
     `next_at` is the time at which the next memory expires. `has_more`: whether a limit excluded some expired memories.
     """

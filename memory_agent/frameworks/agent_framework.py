@@ -51,8 +51,8 @@ class MemoryProvider(ContextProvider):
 class OutcomesMiddleware(AgentMiddleware):
     """Records each run of an agent as a run in the memory, and credits its recalls with the outcome.
 
-    An exception ends the run as failed. Cancellation, or a stream that is not read to its end, ends the run as
-    cancelled.
+    An exception ends the run and marks it as failed. Cancellation, or a stream that is not read to its end, ends the
+    run and marks it as cancelled.
     """
 
     def __init__(self, memory: MemoryClient) -> None:

@@ -29,7 +29,7 @@ _runs: dict[str, AgentRun] = {}
 class CrewMemory(Memory):
     """A memory for `Crew(memory=...)` or `Agent(memory=...)`. Its scopes and slices can be used in its place.
 
-    A task that recalls is recorded as a run. The run ends when the task completes or fails, with the same outcome. A
+    A task that recalls is recorded as a run. When the task completes or fails, the run ends with the same outcome. A
     recall searches all memories of the user unless it names a scope; all other operations affect only what CrewAI
     stored. CrewAI ignores a failed recall, so a missing daemon is reported when the memory is created. With `llm`,
     memories are also extracted from the results of tasks.

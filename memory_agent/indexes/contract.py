@@ -1,4 +1,4 @@
-"""The protocol of an index of one user's vectors, which every engine implements.
+"""The protocol for an index of one user's vectors. Every engine implements it.
 
 An index contains *entries*: the vectors of a memory's passages, with the names and the time that filters use. It also
 stores its *position*, the last change of the store that it includes. After a crash between the commit of the store and
@@ -44,7 +44,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     ndim: int
     applied: int  # the last change that the index includes or, during filling, the change at which filling began
     filled: int | None = None  # the last row that was copied, while the index is being filled
-    opening: str = ""  # the opening of the store that last changed the index; later openings have greater names
+    opening: str = ""  # the opening of the store that last changed the index; names of later openings sort later
 
     def is_of(self, other: Position) -> bool:
         """Whether both have the same store, model and vector width."""
@@ -52,7 +52,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter: each column in `among` has one of the names, and `since_us` <= time < `until_us`."""
+    """A filter: the value of each column in `among` is one of the given names, and `since_us` <= time < `until_us`."""
 
     among: Mapping[str, tuple[str, ...]] = {}
     since_us: int | None = None
@@ -66,7 +66,9 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
         return EVERYTHING if scope is None else cls(among={scope: (id,)})
 
     def condition(self, mark: str) -> tuple[str, list[str | int]]:
-        """Return the filter as an SQL condition, in which `mark` is the placeholder for each value, and the values."""
+        """Return the filter as an SQL condition, with the placeholder `mark` for each value, and as a list of the
+        values.
+        """
         bounds = [(operator, us) for operator, us in ((">=", self.since_us), ("<", self.until_us)) if us is not None]
         parts = [
             f"{column} IN ({', '.join([mark] * len(names))})" if names else "FALSE"

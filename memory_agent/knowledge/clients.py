@@ -42,7 +42,7 @@ def creates_store(ask: SharedRequest[Any]) -> bool:
 
 
 def answer_without_store(ask: SharedRequest[Any]) -> Any:
-    """Return the answer to a read request if there is no store.
+    """Return the answer to a read request when no store of shared items exists.
 
     Raises `InvalidInputError` if the read names an item.
     """

@@ -6,7 +6,7 @@ frequent exact wording and no names. Offers match if they differ only in spacing
 and in the punctuation at a line's end (decision 0025). An item is removed when too few offers are left, or when no
 offer has exactly the item's words.
 
-One blob per user stores the user's offers, and one blob per item stores its offerers.
+One blob per user stores the user's offers, and one blob per item stores the users who offered it.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], leas
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
-    """Delete these users' removed offers, and drop the corresponding offerers of items.
+    """Delete these users' removed offers, and remove the users from the offerers of the items concerned.
 
     `is_gone` takes an id or an author.
     """
@@ -222,7 +222,7 @@ def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
         key = _match_key_of_item(record)
         behind = (offers.get(author, {}).get(id_) for author, id_ in offerers.items())
         if any(offer is None or match_key(offer.content) != key for offer in behind):
-            yield "an item names an offer with different words"
+            yield "an item refers to an offer that is missing or has different words"
 
 
 def _groups(snapshot: Snapshot) -> dict[MatchKey, dict[str, Offer]]:

@@ -66,7 +66,7 @@ class Removal:
     """Removes data from one store. Durable on return."""
 
     def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, offers_together: int) -> None:
-        """`user_id` is the id of the store. `offers_together` is the minimum number of offerers of an item."""
+        """`user_id` is the id of the store. At least `offers_together` users must offer an item."""
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting

@@ -1,7 +1,7 @@
 """Exports runs and recalls to a framed file from which another store can learn.
 
 An export refers to memories by id and contains no text. It contains query vectors, from which words can be recovered,
-so it is as sensitive as the memories. An import drops uses of memories that the importing store lacks.
+so it is as sensitive as the memories. An import omits the uses of memories that do not exist in the importing store.
 """
 
 from __future__ import annotations

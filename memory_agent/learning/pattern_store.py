@@ -1,9 +1,10 @@
 """Stores patterns as memories: adds them, updates them in place as they grow, and removes obsolete ones.
 
-A blob in the store lists the memories that are patterns, with the runs of each, so other memories of kind `pattern` are
+A blob in the store lists the memories that are patterns, with the runs of each. Other memories of kind `pattern` are
 never changed. Forgetting a run's memory removes the run's pattern in the same transaction; the remaining runs may form
-the pattern again. Forgetting the pattern itself excludes its runs for good. A pattern with runs beyond the newest 1,000
-is retained until a pattern of newer runs replaces it. A run is represented by the text and vector of its begin event.
+the pattern again. If the pattern itself is forgotten, its runs are permanently excluded. A pattern that includes a run
+older than the newest 1,000 is retained until a pattern of newer runs replaces it. A run is represented by the text and
+vector of its begin event.
 """
 
 from __future__ import annotations
@@ -239,8 +240,8 @@ class PatternStore:
 def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
     """Return the rows of the patterns to delete with the memories in `rows`. The result does not include `rows`.
 
-    These are the patterns formed from runs that used or contain one of the memories. If one of the memories is itself a
-    pattern, its runs are excluded from then on. Call this before the rows are deleted.
+    These are the patterns formed from runs that contain one of the memories or have used one. If one of the memories is
+    itself a pattern, its runs are excluded from then on. Call this before the rows are deleted.
     """
     stored_patterns = _read(batch)
     if not stored_patterns.kept:
@@ -285,7 +286,7 @@ def _planned(snapshot: Snapshot, stored_patterns: _StoredPatterns, past: RunHist
 
 
 def _found_by_shared_runs(waiting: Mapping[str, _Kept], runs: Iterable[int], past: RunHistory) -> _Kept | None:
-    """Return the stored pattern that shares a run with `runs` and has a run beyond the newest 1,000."""
+    """Return the stored pattern that has a run in common with `runs` and also a run older than the newest 1,000."""
     shared = set(runs)
     return next(
         (kept for kept in waiting.values() if past.is_beyond(kept.runs) and shared.intersection(kept.runs)), None
@@ -306,7 +307,7 @@ def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, 
 
 
 def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedded]) -> _Kept:
-    """Write one pattern. Without a model, the pattern keeps its former vector, or gets one later as any memory does."""
+    """Write one pattern. Without a model, the pattern keeps its old vector or, like any memory, gets one later."""
     vector = vectors.get(embedded_text(change.record)) if change.needs_vector else None
     if change.kept is None:
         return _Kept(batch.put(change.record, vector), change.runs)

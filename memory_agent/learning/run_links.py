@@ -5,11 +5,11 @@ the recall, the run is guessed: it must have the same request (or one with a sim
 after the recall, and must not belong to a different session. An explicit link replaces a guess. Feedback on a recall
 without a run creates a trajectory under the recall's id; when the run becomes known, the feedback moves to the run.
 
-A run retries an earlier run if an event reports the retry, or if it rewords the same request soon after the earlier run
-ended (or after that run began, if it was still open). A run's success raises the quality of the runs that it continues,
-of the runs that these continue (at most three hops), and of the latest earlier runs that used one of the same memories.
-Each run's quality is raised once, along the shortest path. Both runs store the relation (`Effect`, `Echo`), so that it
-can be withdrawn if the outcome of the later run changes.
+A run is a retry of an earlier run if an event reports the retry, or if the run rewords the earlier request soon after
+the earlier run ended (or, if that run was still open, soon after it began). A successful run raises the quality of the
+runs that it continues, of the latest earlier runs that used one of the same memories, and of the runs that any of these
+continue (at most three hops in all). Each run's quality is raised once, along the shortest path. Both runs store the
+relation (`Effect`, `Echo`), so that it can be withdrawn if the outcome of the later run changes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: st
 
 
 MOST_HOPS = 3
-NEAREST = 16  # number of runs close in time that are considered, which bounds the work per event
+NEAREST = 16  # maximum number of runs close in time to consider; it bounds the work per event
 _SECOND = 1_000_000
 
 Relations = set[tuple[str, int]]  # an earlier run's id, and the number of hops to it (0 for a retried run)
@@ -213,7 +213,7 @@ def _is_retry(
 
 
 def _raised_by(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> Relations:
-    """Return the earlier runs whose quality this run's success raises, with the number of hops."""
+    """Return the earlier runs whose quality is raised by this run's success, with the number of hops."""
     if run.outcome != "completed" or not succeeded(run.marks, run.echoes):
         return set()
     found: dict[str, int] = {}

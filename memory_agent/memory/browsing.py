@@ -39,7 +39,7 @@ class Browsing:
         limit: int = 50,
         after: str | None = None,
     ) -> SessionPage:
-        """Return a page of the sessions with memories that match a filter, newest first.
+        """Return a page of the sessions that contain memories matching a filter, newest first.
 
         A session's times and counts cover only the matching memories. `limit` (1 to 1,000) and `after` work as in
         `list`. A session that receives memories between two pages may be missed. Raises `InvalidInputError`.

@@ -92,14 +92,14 @@ class Shared:
         """Return exactly what `confirm` would publish. Sends and stores nothing.
 
         `summary` is the text that is searched and shown, `body` is an optional full text, and `reference` is the
-        location of the original. `memory_id` names a memory of this user, which provides any of title, summary, tags
-        and type that is not passed. Secrets are masked; names, accounts, paths, addresses, and phone, card and account
-        numbers are listed in `mentions`. `access_policy` is `public` (every user of this deployment, the default), or
-        an `org:NAME` or `tier:NAME` of the caller's key. To publish the next `version` of one of this user's items,
-        pass its `item_id`. The new version inherits nothing, so `access_policy` is required; `replaces` is the previous
-        version. With `offer`, the preview is for the method `offer` instead of `confirm`. The item is then a pattern;
-        if it was learned from runs, it contains their steps without counts and dates. Raises `InvalidInputError` (with
-        the argument's name), and also `UnavailableError` if `item_id` is passed.
+        location of the original. `memory_id` names a memory of this user; if title, summary, tags or type is not
+        passed, it is taken from this memory. Secrets are masked; names, accounts, paths, addresses, and phone, card and
+        account numbers are listed in `mentions`. `access_policy` is `public` (every user of this deployment, the
+        default), or an `org:NAME` or `tier:NAME` of the caller's key. To publish the next `version` of one of this
+        user's items, pass its `item_id`. The new version inherits nothing, so `access_policy` is required; `replaces`
+        is the previous version. With `offer`, the preview is for the method `offer` instead of `confirm`. The item is
+        then a pattern; if it was learned from runs, it contains their steps without counts and dates. Raises
+        `InvalidInputError` (with the argument's name), and also `UnavailableError` if `item_id` is passed.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -409,7 +409,7 @@ def _fail(error: MemoryAgentError, timeout_s: float) -> list[FoundItem]:
 
 
 def _excludes_items(filter: MemoryFilter | None) -> bool:
-    """Whether no shared item can match a filter, since others' items have no session, run, private label or quality."""
+    """Whether a filter excludes every shared item: others' items have no session, run, private label or quality."""
     return filter is not None and (any(getattr(filter, name) for name in _OF_A_USER) or filter.min_quality is not None)
 
 

@@ -7,7 +7,7 @@ The terms are fields of `explanation`. `vector` is the cosine, and `lexical` is 
 `words` and `near` measure how well the memory matches the query's words. `alpha` is the weight of the vector side.
 `quality` is the quality of the memory or, if it has none, of its run; it is None if unknown. `learned` is 0 unless the
 memory comes from the learned ranking (`arm`). `caused_by` lists the run that used the memory for a similar request, or
-else the runs with the most similar requests. `repeats` lists the former requests folded into this memory. If a judge
+else the runs with the most similar requests. `repeats` lists the earlier requests folded into this memory. If a judge
 selected the memory, `by_score` is its place by score, from 1. `centred`, `likeness` and `like` are constant. The names
 are part of the public interface: names may be added, but existing names never change their meaning.
 
@@ -89,7 +89,7 @@ def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:
     """Return an answer with the selected candidates (p,) as memories, in the same order.
 
     Reads each memory once. All reads use one snapshot, taken after the search. Omits memories that were deleted after
-    the search and, if there is a filter, memories that were replaced after it.
+    the search and, if there is a filter, memories that were replaced after the search.
     """
     occurrences = _occurrences(found, search)
     named = [row for place, one in enumerate(occurrences) for row in _named(found, search, place, one)]
@@ -162,10 +162,10 @@ def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
 
 
 def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int, tuple[int, int]]]:
-    """Return the cosines of the nearest passages (p,), or NaN without a query vector, and offsets (begin, end) by
-    place.
+    """Return the cosine of each candidate's nearest passage, (p,), or NaN without a query vector, and, by place, the
+    passage's offsets (begin, end).
 
-    Only passages other than the first of a text have offsets.
+    The first passage of a text has no offsets.
     """
     if search.vector is None:
         return np.full(found.slots.shape, np.nan), {}
@@ -195,7 +195,8 @@ class _Presented(NamedTuple):
     def memory(
         self, place: int, cosine: float, passage: tuple[int, int] | None, occurring: _Occurrences, *, is_marked: bool
     ) -> RetrievedMemory:
-        """Return the memory at `place`. `cosine` is that of its best passage; `passage` is None if that is the first.
+        """Return the memory at `place`. `cosine` is the cosine of its best passage; `passage` is None if the best
+        passage is the first.
 
         Without `is_marked`, a short text has no highlights yet.
         """

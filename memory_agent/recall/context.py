@@ -1,10 +1,10 @@
 """Renders runs and memories as a block of text for a prompt, within a token budget.
 
-The block remains data, whatever a memory contains. Headings contain only fixed words and, for a shared item, its
-version and the name of its author, quoted and stripped of the characters that separate facts (`sharing`). Each line of
-a memory or a run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so
-no memory can close the block. Control and format characters are removed, so no text is hidden. Titles are not in
-headings, because a title could pass as part of the heading.
+The block remains data, whatever a memory contains. Headings contain only fixed words. The heading of a shared item also
+contains the item's version and its author's name, from which `sharing` removes the characters that separate facts. Each
+line of a memory or a run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes
+`&lt;`, so no memory can close the block. Control and format characters are removed, so no text is hidden. Titles are
+not in headings, because a title could pass as part of the heading.
 
 A memory is shown whole or omitted, but a long memory may be shortened: it is then marked as such, and begins at the
 passage that answers the query. At most 1,000 characters of a shared item are shown. Tokens are counted by the caller's
@@ -27,7 +27,7 @@ from memory_agent.records.shared_content import is_of_many, is_pseudonym
 from memory_agent.records.trajectories import Reason, RunLine, SimilarRun
 
 CountTokens = Callable[[str], int]
-"""Returns the number of tokens of a text, or an upper bound."""
+"""Returns the number of tokens in a text, or an upper bound."""
 
 USUAL_TOKENS = 512
 
@@ -47,7 +47,7 @@ _HOW: dict[Reason | None, str] = {
 _WHOLE_CHARS = 240  # a memory of at most this length is shown whole or omitted
 _LEAST_CHARS = 120  # a longer memory is omitted if less than this fits
 _MOST_SHARED_CHARS = 1_000  # maximum length of another user's text; a body may have up to 16,000
-_NEAR_CHARS = 80  # if a line begins at most this far before a passage, it is shown from its start
+_NEAR_CHARS = 80  # if a line begins at most this far before a passage, the passage is shown from the start of the line
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
@@ -86,11 +86,11 @@ def context_block(
     the part that answers the query unless `is_whole` is true.
 
     The first memory that does not fit ends the block: it is omitted or, if it is long, cut at the end of a word. The
-    last line then states how many runs and memories were omitted. `count_tokens`, such as an embedder's method, is
-    called once per entry, and its results are added up. The sum is exact if no token spans two lines, as in WordPiece.
-    Without `count_tokens`, tokens are estimated (`estimate_tokens`). The estimate is never too low for the bundled
-    model, and is at most twice the actual number for English. For a different model, pass its token counter. Ages are
-    relative to `now`, which defaults to the current time.
+    last line then states how many runs and memories were omitted. `count_tokens` (for example, a method of the
+    embedder) is called once per entry, and the results are added up. The sum is exact if no token spans two lines, as
+    in WordPiece. Without `count_tokens`, tokens are estimated (`estimate_tokens`). The estimate is never too low for
+    the bundled model, and is at most twice the actual number for English. For a different model, pass its token
+    counter. Ages are relative to `now`, which defaults to the current time.
 
     >>> record = memory.remember("Staging needs the VPN")
     >>> print(context_block(memory.recall("deploy to staging"), max_tokens=100))
@@ -204,11 +204,11 @@ def endings(memory: RetrievedMemory) -> str:
 
 
 def sharing(memory: RetrievedMemory) -> str:
-    """Return the author, version and metrics of a shared memory or text for a heading, or "" if nobody shared it.
+    """Return the heading's facts about a shared memory or text (author, version, metrics), or "" if nobody shared it.
 
     The author's name and the version were chosen by another user. They are shortened, reduced to letters, digits and
     `-_.'@+`, and quoted, so that they cannot pass as part of the heading. A single plain word is not quoted. Pseudonyms
-    and numbers of users are not quoted either, because nobody can choose one as a name.
+    and names such as "5 users" are not quoted either, because nobody can choose one as a name.
     """
     shared = memory.shared
     if shared is None:
@@ -226,7 +226,7 @@ def run_text(run: SimilarRun, now: datetime) -> str:
 
 
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how often and when a memory was seen, and its other outcomes, or "" if it was seen once."""
+    """Return how often and when a memory was seen, and its other outcomes, or "" if it was seen only once."""
     if memory.count == 1:
         return ""
     return ", ".join([f"seen {memory.count} times", *_seen(memory, now)])
@@ -445,7 +445,7 @@ def _body(memory: RetrievedMemory) -> str:
 
 
 def _titled(memory: RetrievedMemory, text: str) -> str:
-    """Return a text below its title and, for a shared item with a file, below the file name as its author wrote it."""
+    """Return a text preceded by its title and, for a shared item with a file, by the author's name for the file."""
     shared = memory.shared
     named = {"title": memory.record.title or ""}
     named["file"] = "" if shared is None or shared.attachment is None else shared.attachment.name

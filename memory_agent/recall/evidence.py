@@ -2,8 +2,8 @@
 
 **Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with a memory's nearest word. A
 memory is represented by the signs of its content words' vectors (`storage/passages`). Each word t of the query is
-weighted by its share of the query's total rarity. If a memory's word vectors are unknown, a word that it contains in
-any inflection has the similarity `_SAME_WORD`.
+weighted by its share of the query's total rarity. If a memory's word vectors are unknown, a word of the query has the
+similarity `_SAME_WORD` if the memory contains it in any inflection.
 
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)     the discount is for words that match by chance
     own_i        = sum over t of share_t met(t, i)
@@ -58,7 +58,7 @@ _DISCOUNT = 0.055
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
 _LIKE_QUESTION = 0.6  # cosine of two similar questions
-_PRIOR_MEMORIES = 100  # number of assumed memories without the word, to smooth the rarity
+_PRIOR_MEMORIES = 100  # number of memories without the word that are added to the count, to smooth the rarity
 
 CALIBRATED_MODEL = "all-MiniLM-L6-v2"  # the constants are fitted to this model
 
@@ -115,7 +115,7 @@ class _Compared(NamedTuple):
 
 
 def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = REACH) -> Met:
-    """Return how well `slots` (n,) match the query's words, by themselves and with neighbours that pass the filter.
+    """Return how well `slots` (n,) match the query's words, alone and together with neighbours that pass the filter.
 
     `credit` (n,) is the share of the neighbours' contribution that counts towards the relevance. `reach` is the number
     of neighbours on each side.
@@ -155,7 +155,8 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 
 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
-    """Return which of `slots` (n,) continue one of the `known` (n, r) memories `around` them (n, r).
+    """Return which of `slots` (n,) continue a neighbour. `around` (n, r) contains each slot's neighbours; those that
+    are not `known` (n, r) are ignored.
 
     A memory continues a neighbour if both belong to the same run, or if the neighbour is a question similar to the
     query and directly precedes the memory.
@@ -209,7 +210,8 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
 
 
 def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tuple[Scores, Scores]:
-    """Return `values` (v, q, m) at the `middle` place of each row of `places` (n, r), and the row's maximum, (v, q, n).
+    """For each row of `places` (n, r), return the `values` (v, q, m) at the place in column `middle`, and the maximum
+    over all places of the row. Both results are (v, q, n).
 
     A place equal to m stands for a missing memory. The middle of a row is never missing.
     """
@@ -228,7 +230,7 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
     """Return each memory's evidence (n,) as a logit, ignoring other candidates, or NaN if unknown.
 
     `cosines` (n,) is NaN for a memory without a vector. `lengths` (n,) contains each memory's number of words, and
-    `words` is the sum over all memories that may answer.
+    `words` is the sum over all memories that an answer may contain.
     """
     size = _by_chance(words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
     if not met.rarity:
@@ -257,7 +259,9 @@ def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
 
 
 def _by_words(met: Met, lengths: npt.NDArray[np.int32]) -> Scores:
-    """Return the sum for `NO_VECTOR`: the matched share of rarity, minus discounts for length and unmatched rarity."""
+    """Return the sum for `NO_VECTOR`: the matched share of the query's rarity, minus discounts for length and for
+    unmatched rare words.
+    """
     rarity = met.rarity * (met.held + met.held_nearby) / 2
     tokens = np.maximum(lengths * _TOKENS_PER_WORD, _LEAST_TOKENS)
     share = rarity / (met.rarity + _SHRINKAGE * np.sqrt(met.rarity))

@@ -196,8 +196,8 @@ def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
 def check_filter(filter: MemoryFilter | Mapping[str, Any] | None, *, is_query: bool = True) -> MemoryFilter | None:
     """Return the validated filter without duplicate values. A mapping of its fields is accepted too.
 
-    An empty name matches everything. Raises `InvalidInputError`, including for more than 1,000 different values in a
-    field, and for a `min_score` if `is_query` is false.
+    An empty name matches everything. Raises `InvalidInputError`, for example if a field has more than 1,000 different
+    values, or if `min_score` is given and `is_query` is false.
     """
     if filter is None:
         return None

@@ -56,8 +56,8 @@ def prompt_of(query: str, candidates: Sequence[Snippet], most: int) -> Prompt:
 def schema_of(most: int) -> dict[str, Any]:
     """Return the JSON schema for a reply about up to `most` memories.
 
-    It always permits all `most` names, because providers compile each new schema. It does not bound lists and strings,
-    because some providers reject such bounds.
+    It permits `most` names even if there are fewer memories, because providers compile each new schema. It does not
+    bound lists and strings, because some providers reject such bounds.
     """
     name = {"type": "string", "enum": [_name(place) for place in range(most)]}
     fields = {"selected": {"type": "array", "items": name}, "notes": {"type": "string"}}

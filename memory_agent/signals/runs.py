@@ -1,7 +1,7 @@
 """Read what an event reports about a run: its start, a step, its end, feedback, used memories or related runs. Pure.
 
-The matching row of the signal table determines the event's role. Without a matching row, an event that names memories
-or recalls is a step.
+The matching row of the signal table determines the event's role. If no row matches, an event that refers to memories or
+to a recall is a step.
 """
 
 from __future__ import annotations

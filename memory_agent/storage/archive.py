@@ -199,7 +199,7 @@ class Archive:
         self._purge_index()
 
     def compact(self) -> tuple[int, int]:
-        """Free the space of deleted memories in store and columns; return the store's size before and after."""
+        """Free the space of deleted memories in the store and the columns; return the store's size before and after."""
         with self._writing:
             if not self._is_behind:
                 self._columns.compact()
@@ -208,7 +208,7 @@ class Archive:
         return sizes
 
     def _purge_index(self) -> None:
-        """Purge the index in another engine. Call it without holding the writing lock, because it may take minutes."""
+        """Purge the index in another engine. Call it without holding the write lock, because it may take minutes."""
         if self.follower is not None:
             self.follower.purge()
         if self._index is not None:
@@ -293,7 +293,7 @@ class Archive:
 
     @contextmanager
     def _writing_in_turn(self) -> Iterator[None]:
-        """Hold the writing lock, which this thread must not hold yet. Batches and the loading of words take turns.
+        """Hold the write lock, which this thread must not already hold. Batches and the loading of words take turns.
 
         Without the queue, the thread that released the lock would often reacquire it first.
         """
@@ -309,7 +309,7 @@ class Archive:
 
     @contextmanager
     def _writing_columns(self) -> Iterator[None]:
-        """Wait until the columns are complete, and hold the writing lock. Raises the errors of `settled_view`."""
+        """Wait until the columns are complete, and hold the write lock. Raises the errors of `settled_view`."""
         is_done = False
         while not is_done:
             self.settled_view()
@@ -319,7 +319,7 @@ class Archive:
                     is_done = True
 
     def _start_rebuild(self, *, from_records: bool) -> None:
-        """Start a rebuild unless one is running; during `close`, leave it to the next open."""
+        """Start a rebuild unless one is running; during `close`, leave it until the store is next opened."""
         with self._starting:
             if self._is_behind and self._failure is None:
                 return
@@ -365,7 +365,7 @@ class Archive:
         while not self._is_closing:
             with self._writing_in_turn(), self.store.snapshot() as snapshot:
                 if self._is_behind or self.view.word_bits.count >= snapshot.counts().words:
-                    return  # a rebuild loads the words at its end
+                    return  # a rebuild loads the words as its last step
                 words = snapshot.scan_words(after, _WORDS_STEP)
                 if not len(words.rows):
                     return

@@ -67,7 +67,7 @@ Positions = npt.NDArray[np.int64]
 
 _LEAST_CAPACITY = 256
 _STEPS = 16  # copying begins when 1/16 of the capacity is left; until it ends, the values take twice the memory
-_FEW = 8  # comparing takes 0.3 us per value and 1,000 rows; a lookup table takes 3 us for any number of values
+_FEW = 8  # comparing takes 0.3 us per value per 1,000 rows; a lookup table takes 3 us for any number of values
 
 
 class Column(Generic[Number]):

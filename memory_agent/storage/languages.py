@@ -166,7 +166,7 @@ _ALSO_ENGLISH = frozenset(
     var ve via vice vid w war ya z
     """.split()  # noqa: SIM905
 )
-"""Words that English texts and programs contain with other meanings, as in "Los Angeles" and "die"."""
+"""Words that also occur in English texts and programs with a different meaning, as in "Los Angeles" and "die"."""
 
 _NEGATIONS = frozenset(
     """

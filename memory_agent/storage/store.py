@@ -204,7 +204,7 @@ class Store:
             return snapshot.pending_rows(limit, after)
 
     def forget_changes_through(self, seq: int) -> None:
-        """Delete the change log up to `seq`; the saved columns must have applied these changes."""
+        """Delete the change log up to `seq`; the saved columns must already contain these changes."""
         with self.batch() as batch:
             batch.forget_changes_through(seq)
 
@@ -215,8 +215,8 @@ class Store:
     def compact(self) -> tuple[int, int]:
         """Rewrite the file without deleted data; return the file size in bytes before and after. Durable on return.
 
-        Reads continue; batches wait. Raises `DeadlineExceededError` if a reader does not finish, and `StoreFullError`,
-        `StoreDamagedError` and `FencedError`.
+        Reads continue; batches wait. Raises `DeadlineExceededError` if a reader does not finish. Also raises
+        `StoreFullError`, `StoreDamagedError` and `FencedError`.
         """
         with self._writing:
             if self._refusal is not None:

@@ -30,18 +30,22 @@ class Constant:
 
 
 CONSTANTS = {
-    "recall_host_ms": Constant(6.34, "processor time of a recall in host and embedder, ms", "results.md: 3.67 + 2.67"),
-    "recall_daemon_ms": Constant(0.70, "processor time of a recall in the daemon, ms", "nodes.py: 0.68 to 0.76"),
-    "event_host_ms": Constant(5.47, "processor time of an event in host and embedder, ms", "results.md: 0.403 + 5.062"),
+    "recall_host_ms": Constant(
+        6.34, "processor time per recall in the host and the embedder, ms", "results.md: 3.67 + 2.67"
+    ),
+    "recall_daemon_ms": Constant(0.70, "processor time per recall in the daemon, ms", "nodes.py: 0.68 to 0.76"),
+    "event_host_ms": Constant(
+        5.47, "processor time per event in the host and the embedder, ms", "results.md: 0.403 + 5.062"
+    ),
     "event_daemon_ms": Constant(
-        0.16, "processor time of an event in daemon and relay, ms", "results.md: 0.098 + 0.062"
+        0.16, "processor time per event in the daemon and the relay, ms", "results.md: 0.098 + 0.062"
     ),
     "journal_per_s": Constant(38_567, "events that one journal commits per second", "results.md: window 256"),
     "awake_mb": Constant(0.7, "memory of an awake user without memories, MB", "nodes.py: 1.07 with 100"),
     "memory_kb": Constant(4.8, "memory for each record of an awake user, KB", "results.md: 48.8 MB for 10,000"),
     "disk_kb": Constant(2.9, "disk space of one memory, KB", "results.md: 28.7 MB for 10,000"),
     "daemon_mb": Constant(456, "memory of a daemon with one user, MB", "decision 0009"),
-    "machine_mb": Constant(320, "memory of a machine that joined, without hosts, MB", "nodes.py"),
+    "machine_mb": Constant(320, "memory of a joined machine that runs no hosts, MB", "nodes.py"),
     "host_mb": Constant(87, "memory of a host process, MB", "nodes.py"),
     "tried_awake": Constant(4_000, "largest tested number of awake users in one daemon", "nodes.py"),
 }

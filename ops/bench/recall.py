@@ -2,9 +2,9 @@
 
 All variants use copies of one store. In process, `Memory.recall` embeds the query and searches. RPC adds the client's
 socket, the gateway, the call to the user's host and the embedder's socket. The variant with only vectors is `vector`
-mode through RPC, which is equivalent to a plain vector store. Variants alternate in blocks, and no question is
-repeated. The processor time of a recall through RPC is the sum over all processes, including the client, minus their
-idle use.
+mode over RPC, which is equivalent to a plain vector store. Variants alternate in blocks, and no question is repeated.
+The processor time of a recall over RPC is the sum over all processes, including the client, minus what they use when
+idle.
 
 To run only this benchmark: `python -m ops.bench --only recall [--quick] [--json]`.
 """
@@ -52,7 +52,7 @@ Ask = Callable[[str], object]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return each variant's p50 and p99, and the processor time of a recall through RPC; `store` is not changed."""
+    """Return each variant's p50 and p99, and the processor time of a recall over RPC; `store` is not changed."""
     settings = EmbedderSettings(allow_download=False, query_cache=0)
     with temporary_daemon(Settings()) as data_dir, tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         shutil.copytree(store, user_folder(data_dir, _USER))
@@ -115,7 +115,7 @@ def _report(taken_ms: dict[str, list[Block]]) -> dict[str, Any]:
 
 
 def _processor(client: MemoryClient, model: Embedder) -> dict[str, Any]:
-    """Return the processor times of a recall through RPC (summed over all processes) and of embedding its query."""
+    """Return the processor times of a recall over RPC (summed over all processes) and of embedding its query."""
     daemon = next(part.pid for part in client.status().parts if part.name == "daemon")
     assert daemon is not None
     processes = [process for process in process_tree(daemon) if process.pid != os.getpid()]

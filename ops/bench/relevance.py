@@ -1,4 +1,5 @@
-"""Measures what the relevance threshold keeps in answers to a store's own questions, and how often it refuses others.
+"""Measures what the relevance threshold keeps in answers to a store's own questions, and how often it refuses questions
+of other stores.
 
 Each store is asked its own questions and as many questions of the data set's other stores, through `Memory`, without a
 threshold. The answer to another store's question should be empty ("refused"), and the evidence for the store's own
@@ -153,9 +154,9 @@ def page(found: Sequence[Measured], small: Sequence[Measured], machine: dict[str
         '- "Kept" is the share of recall@10 that remains. "Refused" is the share of other stores\' questions with',
         '  an empty answer. "Shown" is the mean number of memories (out of ten) in the answers to the store\'s own',
         "  questions.",
-        '- "Error" is the mean difference between relevance and the share of evidence over ten bins. "Slope" and',
-        '  "offset" fit the logits best; they are 1 and 0 if relevance is calibrated. "Left out" is the error of a fit',
-        "  to the other data sets.",
+        '- "Error" is the mean, over ten bins, of the difference between relevance and the share of evidence. "Slope"',
+        '  and "offset" fit the logits best; they are 1 and 0 if relevance is calibrated. "Left out" is the error of a',
+        "  fit to the other data sets.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
     ]

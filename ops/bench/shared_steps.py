@@ -72,7 +72,7 @@ def _row(name: str, groups: Sequence[Group], least: float, rng: np.random.Genera
 
 
 def _shares(runs: Sequence[RunSteps], least: float) -> Shares:
-    """Return the (n, n) matrix of the fraction of steps that two runs have in common, with NaN on the diagonal."""
+    """Return the (n, n) matrix of the fraction of steps that each pair of runs shares, with NaN on the diagonal."""
     found = np.full((len(runs), len(runs)), np.nan)
     for one, run in enumerate(runs):
         for other in range(one):

@@ -204,7 +204,7 @@ def _recalled(
 
 
 def _with_drawn(kind: Kind, random: np.random.Generator) -> Kind:
-    """Return the kind with its helpful items reduced to a random third of the found items."""
+    """Return the kind with its helpful items replaced by a random third of those that were found."""
     near = [place for place in kind.found if place in kind.helps]
     drawn = random.permutation(len(near))[: max(len(near) // _DRAWN, 1)] if near else ()
     return kind._replace(helps=frozenset(near[place] for place in drawn))
@@ -287,7 +287,7 @@ def _airline(place: Path, folder: Path, embedder: Embedder, random: np.random.Ge
 
 
 def _swe(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Draft a world whose items are thoughts from the runs on half of the issues; users own the other runs."""
+    """Draft a world: items are thoughts from the runs on half of the issues, and users own the other runs."""
     by_task = list(_by_task(read_swe_runs(place)).values())
     order = random.permutation(len(by_task)).tolist()
     published = [by_task[number] for number in order[: len(order) // 2]]

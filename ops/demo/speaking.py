@@ -18,7 +18,7 @@ _MOST_MS = 5_000.0
 
 
 def let_memory_speak(stage: Stage) -> None:
-    """Send a conductor a message; show the block in its prompt, and its worker's block."""
+    """Send a message to a conductor; show the block in the conductor's prompt, and the block of its worker."""
     request = stage.story.request[0]
     where = ("--data-dir", str(stage.data_dir), "--user", HEROINE)
     with _ready("ops.demo.conductor", *where) as conductor, _ready("ops.demo.worker", *where, "--run", _RUN) as worker:

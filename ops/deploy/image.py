@@ -1,4 +1,5 @@
-"""`python -m ops.deploy.image` builds the image with buildah, runs it as a container would, and prints the figures.
+"""`python -m ops.deploy.image` builds the image with buildah, runs it as a container runtime would, and prints the
+figures.
 
 Needs root and buildah. Without `--base`, debootstrap is also needed; it builds a base image with Debian's Python, so no
 image registry need be reachable. The container is a chroot in its own namespaces, with the image's user, a read-only
@@ -94,7 +95,7 @@ class Container:
 
 
 def first_of(process: subprocess.Popen[bytes]) -> int:
-    """Return the process id, outside the namespace, of the namespace's process 1, or 0 if it has not started."""
+    """Return the PID of the namespace's init process as seen from outside the namespace, or 0 if it has not started."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return int(children[0]) if children else 0
 

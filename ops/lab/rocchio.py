@@ -1,4 +1,4 @@
-"""A baseline: shifts all queries by one vector, the mean of used memories minus requests (Rocchio, 1971).
+"""A baseline: shifts all queries by the mean difference between used memories and their requests (Rocchio, 1971).
 
     moved = unit(x + beta mean(y - x))      x a request; y = unit(mean of what its run used)
 
@@ -6,7 +6,7 @@ The vector is computed from approved runs with at least one credited memory, all
 real `Memory` with learning off and an embedder that shifts its queries. Neither requests nor memories are centred: with
 centred memories, both means are close to zero and the vector has no effect. On LoCoMo, its length before multiplication
 by beta is .07 to .11 with centring, and .56 to .63 without. Queries are not shifted during learning; otherwise the
-first runs would determine which memories later runs are shown.
+first runs would determine the memories that are shown to later runs.
 
 Shapes: d dimensions, k memories used.
 """
@@ -63,7 +63,7 @@ class MovedQueries(PassageEmbedder):
         return self._embedder.info
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Return the query with a shifted vector (d,), of unit length, and unchanged words."""
+        """Return the query with its vector (d,) shifted and rescaled to unit length, and its words unchanged."""
         query = self._embedder.embed_query_words(text, timeout_s)
         moved = query.vector + self._shift
         return Settled(msgspec.structs.replace(query, vector=(moved / np.linalg.norm(moved)).astype(np.float32)))

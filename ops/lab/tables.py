@@ -88,7 +88,7 @@ def instant_table(report: InstantReport) -> Table:
     for gain in report.gains:
         metrics = (spread(gain.differences[name]) for name in ("recall_at_1", HEADLINE, "recall_at_10"))
         rows.append((gain.state, gain.signal, gain.parts, gain.group, gain.answers, gain.changed, *metrics))
-    return "the instant layer: evidence found with it, minus without it, %", _INSTANT, rows
+    return "the instant layer: evidence found with it minus evidence found without it, %", _INSTANT, rows
 
 
 def figures(report: LearningReport) -> dict[str, object]:
@@ -109,7 +109,7 @@ def figures(report: LearningReport) -> dict[str, object]:
 
 
 def spread(difference: Difference | None) -> str:
-    """Format a difference of shares in %, with its interval if known."""
+    """Format the difference between two shares in %, with its interval if known."""
     if difference is None:
         return "-"
     if difference.low is None or difference.high is None:
@@ -173,7 +173,7 @@ def _recurring_row(part: RecurringSummary) -> Row:
 
 
 def print_first_week(report: Sequence[FirstWeek]) -> None:
-    """Print when the gate opens for new users."""
+    """Print after how many runs the gate opens for new users."""
     print_table("the gate of new users", _FIRST_WEEK, [_first_week_row(part) for part in report])
 
 

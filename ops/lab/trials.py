@@ -1,7 +1,7 @@
 """The main experiment measures how much teaching improves answers, for each seed, split, user and arm.
 
-All arms are taught and asked the same questions in the same order, on copies of the same store. In the random split,
-arms with a curve are also asked the repeated questions after 0, 10, 25, 50 and 100 % of the training.
+All arms receive the same lessons and the same questions in the same order, on copies of the same store. In the random
+split, arms with a learning curve are also asked the repeated questions at 0, 10, 25, 50 and 100 % of the training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ops.lab.course import Course, FeedbackCounts, Figures, Setup, course
 from ops.lab.histories import SPLITS, Split, SplitName, make_split
 
 STAGES = (0, 10, 25, 50, 100)
-"""The percentages of the training after which arms with a curve are asked the questions."""
+"""The points of the training, in percent, at which arms with a learning curve are asked the questions."""
 
 
 @dataclass(frozen=True)

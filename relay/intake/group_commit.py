@@ -62,7 +62,7 @@ class _Position(NamedTuple):
 
 
 class Intake:
-    """Journals the publishes of all producers, one batch at a time. Use it from one thread only."""
+    """Journals the events that all producers publish, one batch at a time. Use it from one thread only."""
 
     def __init__(self, journal: Journal, admission: Admission, counts: Counter[str], max_lag: int = 0) -> None:
         """Reject everything while a consumer is more than `max_lag` events behind (0: no limit)."""
@@ -104,7 +104,7 @@ class Intake:
         return refusals + _acks(accepted, appended)
 
     def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> errors.RelayError | None:
-        """Advance the producer's position past a publish, or return the error that rejects it."""
+        """Advance the producer's position past the submitted events, or return the reason for their rejection."""
         if Scope.PUBLISH not in submission.principal.scopes:
             return errors.ScopeMissingError(Scope.PUBLISH.value, submission.principal.key_id)
         publish, producer = submission.publish, submission.producer

@@ -90,8 +90,8 @@ class Retention:
         return max(behind[slowest], first - 1), slowest, {}
 
     def _wanted(self, transaction: Transaction, now: datetime) -> tuple[int, int]:
-        """Return the number of the first entry, and of the last entry that exceeds the age or size limit. Ignores
-        consumers.
+        """Return the numbers of two entries: the first entry, and the last entry that exceeds the age or size limit.
+        Ignores consumers.
         """
         oldest_ms = entries.milliseconds(now) - int(self._settings.retention_age_s * 1000)
         excess = entries.counter(transaction, "event_bytes") - self._settings.retention_bytes

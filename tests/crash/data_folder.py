@@ -87,7 +87,7 @@ def _teach(data_dir: Path) -> None:
 
 
 def _begin_erasure(data_dir: Path) -> None:
-    """Write the history of earlier erasures, and the intent of an erasure that is partly completed on opening."""
+    """Write the history of earlier erasures, and the intent of an erasure; opening the store completes a part of it."""
     folder = user_folder(data_dir, ERASED)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:

@@ -1,4 +1,4 @@
-"""Test a real daemon's blocks: in a client, on the command line, after a restart, and once per cause after a kill."""
+"""Test a real daemon's blocks in a client and on the command line, and that each cause has one block after a kill."""
 
 from __future__ import annotations
 
@@ -147,7 +147,9 @@ def is_free(daemon: DaemonProcess) -> bool:
 
 @pytest.mark.timeout(400)
 def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(own_full_daemon: DaemonProcess) -> None:
-    """The first kill comes between recall and publish. The second comes between publish and the cursor's commit."""
+    """The first kill comes after the recall and before the block is published. The second comes after the block is
+    published and before the cursor is committed.
+    """
     table = own_full_daemon.data_dir / "patient.toml"
     table.write_text(PATIENT, encoding="utf-8")
     own_full_daemon.configure(f"triggers.table={table}")

@@ -1,4 +1,4 @@
-"""Test that a daemon with a killed part continues, or exits and reports why, and leaves no process or socket.
+"""Test that after one of its parts is killed, a daemon continues, or reports why and exits, leaving nothing behind.
 
 `python -m ops.soak kills` kills each process once, each time in a new daemon.
 """

@@ -1,4 +1,4 @@
-"""Test the runs of a real daemon: from events, from a client, from the command line, and when abandoned runs expire."""
+"""Test a real daemon's runs: from events, from a client and from the command line; and the expiry of abandoned runs."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def served() -> Iterator[Path]:
         unpack(root)
         around = {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")}
         serve = [sys.executable, "-m", "memory_agent", "serve", "--light", "--data-dir", str(root / "plain")]
-        command = [*serve, *SETTINGS, "--set", "daemon.upkeep_interval_s=600"]  # an upkeep would fill in word vectors
+        command = [*serve, *SETTINGS, "--set", "daemon.upkeep_interval_s=600"]  # upkeep would fill in word vectors
         with (root / "daemon.log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=around | {"RAY_USAGE_STATS_ENABLED": "0"}

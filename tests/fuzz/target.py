@@ -1,4 +1,4 @@
-"""A fuzz target: a reader of bytes that may raise only our errors, together with valid sample inputs."""
+"""A fuzz target: a function that reads bytes and may raise only our errors, together with valid sample inputs."""
 
 from __future__ import annotations
 

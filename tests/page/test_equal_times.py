@@ -30,7 +30,7 @@ _ROWS = """() => [...document.querySelectorAll("[role=option]")].map(row =>
 
 
 def times(before: int, equal: int, after: int) -> list[datetime]:
-    """Return, newest first, times an hour apart, with one of them repeated."""
+    """Return times that are an hour apart, newest first, with one of them repeated."""
     now = datetime.now(UTC)
     found = [now - timedelta(hours=hours) for hours in range(before)]
     found += [now - timedelta(hours=before)] * equal
@@ -48,7 +48,7 @@ def importing_daemon() -> Iterator[DaemonProcess]:
 
 
 def look_at(tab: Tab, place: int, total: int) -> dict[int, int]:
-    """Scroll to a position; return the number of each row shown there, by index."""
+    """Scroll to a position; return the numbers of the rows shown there, keyed by index."""
     tab.evaluate(_SCROLL, [place, total])
     tab.page.wait_for_function(_LOADED, arg=place)
     return dict(tab.evaluate(_ROWS))

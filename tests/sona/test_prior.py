@@ -145,4 +145,4 @@ def test_the_first_trials_of_a_task_predict_how_later_trials_end() -> None:
     print(f"Brier score of {len(later)} runs of {len(prior)} tasks: prior {brier:.3f}, mean {of_the_mean:.3f}")
     assert brier < of_the_mean - 0.02
     shuffled = np.mean((np.random.default_rng(0).permutation(expected) - ends) ** 2)
-    assert shuffled > of_the_mean  # the predictions help only if they belong to their tasks
+    assert shuffled > of_the_mean  # the predictions help only if each is paired with its own task

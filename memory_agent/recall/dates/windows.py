@@ -194,7 +194,9 @@ def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
 
 
 def share(span: Span, place: int, parts: int) -> Span:
-    """Return one of the equal `parts` of a span, counted from 0. Years are split by month, other spans by day."""
+    """Divide a span into `parts` equal parts; return part `place`, counted from 0. Years are split by month, other
+    spans by day.
+    """
     return Span(_cut(span, place, parts), _cut(span, place + 1, parts))
 
 

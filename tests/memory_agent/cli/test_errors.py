@@ -249,7 +249,7 @@ def test_a_home_folder_that_is_read_only_is_refused_with_what_to_set() -> None:
 def test_a_data_folder_that_became_read_only_is_refused_with_what_to_set(
     run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulates a read-only mount, because root can write to every folder on a writable one."""
+    """Simulates a read-only mount, because root can write to every folder of a writable mount."""
     monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(data_dir))
     failed = OSError(errno.EROFS, os.strerror(errno.EROFS), str(data_dir / "users"))
     monkeypatch.setattr("memory_agent.cli.recall.open_memory", lambda *_, **__: (_ for _ in ()).throw(failed))

@@ -45,7 +45,7 @@ print("LOADED " + json.dumps(loaded))
 
 
 def commands() -> dict[tuple[str, ...], click.Command]:
-    """Return every command that is not a group, by its words."""
+    """Return every command that is not a group, keyed by the words that invoke it."""
     return {words: command for words, command in all_commands() if not isinstance(command, click.Group)}
 
 

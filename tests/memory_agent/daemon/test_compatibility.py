@@ -1,6 +1,6 @@
 """Test that only compatible machines are accepted, and that changed messages require a new protocol number.
 
-If a structure changed without a new number, incompatible machines could join.
+If a structure changed without a new protocol number, incompatible machines could join.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test a host's sockets: recalls during ingestion, fairness, malformed requests, bugs, and death of the process."""
+"""Test a host's sockets: recalls during ingestion, fairness, malformed requests, bugs, and the death of the host."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> N
 
 
 class Process:
-    """A host process that can be killed and restarted, with the address for a connection."""
+    """A host process that can be killed and restarted, and the address to connect to."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

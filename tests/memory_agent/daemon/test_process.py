@@ -14,7 +14,7 @@ from memory_agent.settings import IngestSettings, Settings
 
 
 def test_an_unreadable_table_of_signals_is_refused_at_startup(tmp_path: Path) -> None:
-    """If only hosts read the table, every event of every user would be quarantined."""
+    """If the table were read only by hosts, every event of every user would be quarantined."""
     table = tmp_path / "signals.toml"
     table.write_text("no table [")
     with pytest.raises(SettingsError, match=r"ingest\.signals"):

@@ -389,7 +389,7 @@ def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, 
             return super().readline(size)
 
     def swallow(connection: socket.socket) -> None:
-        """Forward the request, and close the connection once it has been executed."""
+        """Forward the request, and close the connection once the request has been executed."""
         with socket.create_connection(served.http.removeprefix("http://").split(":")) as daemon:
             daemon.sendall(connection.recv(1 << 16))
             while daemon.recv(1 << 16):

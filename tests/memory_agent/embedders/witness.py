@@ -13,7 +13,7 @@ WAIT_S = 60.0
 
 
 class Witness:
-    """The real model; records when each text starts and finishes, and lets a test block a text before it starts."""
+    """The real model; records when it starts and finishes each text, and lets a test delay the start of a text."""
 
     def __init__(self, model: MiniLM) -> None:
         self._model = model

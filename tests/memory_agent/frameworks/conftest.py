@@ -1,7 +1,7 @@
 """Fixtures for the main test run, and for runs of single files in the frameworks' environments.
 
-In a framework's environment, only this conftest is loaded, so it imports only pytest. The daemon's data folder is in
-MEMORY_AGENT_DATA_DIR, which clients read.
+In a framework's environment, only this conftest is loaded, so it imports only pytest. MEMORY_AGENT_DATA_DIR, which
+clients read, is set to the daemon's data folder.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ FRAMEWORKS = sorted(file.stem for file in (ROOT / "ops" / "frameworks").glob("*.
 
 
 def python_of(framework: str) -> Path:
-    """Return a framework's Python; skip the test if PyPI refused the framework, or if it is missing outside CI."""
+    """Return the Python interpreter of a framework's environment; skip the test if PyPI refused to serve the framework
+    or, outside CI, if the environment is missing.
+    """
     folder = ROOT / ".venv" / "frameworks" / framework
     if (folder / "ready").exists():
         return folder / "bin" / "python"

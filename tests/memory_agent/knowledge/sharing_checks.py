@@ -173,7 +173,7 @@ class CheckedSharing(RuleBasedStateMachine):
         gone = set() if model.is_purged else model.left
         allowed = set() if self.is_encrypted else model.published() | gone
         assert marks_in(data) <= allowed
-        assert self.is_encrypted or model.published() <= marks_in(data)  # otherwise, it would seek the wrong bytes
+        assert self.is_encrypted or model.published() <= marks_in(data)  # shows that `marks_in` finds marks
         assert not any(user.encode() in data for user in EVERYBODY)
         live = {item.vector for item in model.items.values()} if model.is_purged else model.public
         hidden = model.vectors if self.is_encrypted else model.vectors - live
@@ -264,7 +264,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def figures_match_the_contributions_of_existing_users(self) -> None:
-        """Check that each contribution is stored once, and that the item's author has none."""
+        """Check that each contribution is stored once, and that none is stored for the item's author."""
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {

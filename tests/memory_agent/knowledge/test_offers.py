@@ -486,7 +486,7 @@ def move_an_offer(batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lose_an_offer, "an item names an offer with different words"),
+        (lose_an_offer, "an item refers to an offer that is missing or has different words"),
         (damage_an_offer, "an offer cannot be read"),
         (move_an_offer, "an offer is stored for the wrong user"),
     ],

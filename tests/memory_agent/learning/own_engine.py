@@ -9,7 +9,7 @@ from sona import Adaptation, Lesson, Use
 
 
 class NearestUses:
-    """Raises the scores of memories that runs with similar queries used."""
+    """Raises the scores of memories used by runs with similar queries."""
 
     def __init__(self, ndim: int) -> None:
         self._ndim = ndim

@@ -44,7 +44,7 @@ class CountingEmbedder(Embedder):
         return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:
-        """Do nothing; the fixture `real` closes the embedder."""
+        """Do nothing; the `real` fixture closes the embedder."""
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def again(run_id: str, minute: float) -> str:
 
 
 def story(things: list[str]) -> list[dict[str, Any]]:
-    """Return events of another run and of three runs with one id, with repeats, late reports, recalls and feedback."""
+    """Return events of three runs with one id and of another run, with repeats, late reports, recalls and feedback."""
     return [
         begin("one", 0, recall_id=RECALLS[0], session_id="s-1"),
         step("one", 1, 2, memory_ids=things[:1]),

@@ -107,8 +107,9 @@ def clustered(count: int, rng: np.random.Generator) -> Embedding:
 
 
 def made(number: int, chances: list[float]) -> MemoryRecord:
-    """Return a memory whose fields depend on CHANCES numbers from 0 to 1. Filters select from three to almost all of
-    them."""
+    """Return a memory whose fields depend on CHANCES numbers from 0 to 1. Filters select between three and almost all
+    memories.
+    """
     kind, source, half, tenth, hundredth, channel, run, has_quality, quality, minute = chances
     shares = {"half": half < 0.5, "tenth": tenth < 0.1, "hundredth": hundredth < 0.01, "three": number in (3, 33, 77)}
     return MemoryRecord(

@@ -1,4 +1,4 @@
-"""Events that do not become memories: noise has a reason, invalid fields are reported, and no other error is raised."""
+"""Test that noise is recorded with its reason, invalid fields are reported, and no other error is raised."""
 
 from __future__ import annotations
 
