@@ -47,7 +47,7 @@ Rows = list[tuple[str, str]]
 @click.command()
 @click.argument("command", required=False, metavar="COMMAND")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), metavar="DIRECTORY",
-              help="Write all pages into this folder instead, such as ~/.local/share/man/man1.")  # fmt: skip
+              help="Write all pages into this folder instead (for example, ~/.local/share/man/man1).")  # fmt: skip
 @options_where_user(UNUSED)
 def man(target: Target, command: str | None, out: Path | None) -> None:
     """Show the manual page of COMMAND, or of the program. Uses `man` on a terminal, and prints roff otherwise.
@@ -167,7 +167,7 @@ def _sections(command: click.Command) -> dict[str, Rows]:
 
 
 def _parts(command: click.Command) -> tuple[list[str], list[str]]:
-    """Return a command's description and, separately, its examples. A paragraph after `\\b` keeps its lines."""
+    """Return a command's description and, separately, its examples. A paragraph after `\\b` keeps its line breaks."""
     described: list[str] = []
     examples: list[str] = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):

@@ -39,7 +39,7 @@ _IDLE_WAIT_S = 1.0
 _COMMIT_INTERVAL_S = 0.2
 _COUNTED_OF_ONE_USER = 200
 _NO_OWNER = (
-    "no client with a key for all users has named the owner of its run or session: "
+    "no client with a key for all users has named the owner of the event's run or session: "
     "see daemon.owner_claims, on_behalf_of"
 )
 
@@ -154,7 +154,7 @@ class Dispatcher:
             self._learn(owner_keys(run_id, None), user_id)
 
     def lag(self) -> int:
-        """Return the lag: the last number read minus the last number up to which all events are handled."""
+        """Return the lag: the number of the last event read, minus the number up to which all events are handled."""
         return self.read_through - self._handled_through()
 
     def waiting(self) -> int:
@@ -287,7 +287,7 @@ class Dispatcher:
             await asyncio.sleep(0)
 
     async def _wait_for_parking(self) -> None:
-        """Wait while too many events are parked, since quarantine is slower than reading."""
+        """Wait while too many events are parked, since quarantining events is slower than reading them."""
         while self._parking.surplus > 0:
             self._progress.clear()
             await self._progress.wait()
@@ -312,7 +312,7 @@ class Dispatcher:
                 log.warning("cursor.not_committed", code=error.code)
 
     async def _save_on(self) -> None:
-        """Archive each memory on another node that contains events not yet archived."""
+        """Archive each memory that is on another node and contains events not yet archived."""
         while True:
             await asyncio.sleep(self._archive_interval_s)
             for user_id, lane in self._lanes.items():
@@ -352,7 +352,9 @@ class Dispatcher:
         self._notice(user_id, entry)
 
     def _owner(self, entry: JournalEntry, keys: tuple[str, ...]) -> str | None:
-        """Return the owner of a `system` event, or None. A user whom it names becomes its run's and session's owner."""
+        """Return the owner of a `system` event, or None. A user whom it names becomes the owner of its run and
+        session.
+        """
         named = named_owner(entry.data)
         if named is None:
             return self._owners.owner(keys)
@@ -409,7 +411,7 @@ class Dispatcher:
         return self._below(lane.oldest_pending for lane in self._lanes.values())
 
     def _below(self, oldest: Iterable[int | None]) -> int:
-        """Return the highest number read that is below every number in `oldest` and below every parked event."""
+        """Return the highest number that has been read and is below every number in `oldest` and every parked event."""
         below = [seq - 1 for seq in (*oldest, self._parking.oldest()) if seq is not None]
         return min([self.read_through, *below])
 
@@ -468,7 +470,7 @@ class Parking:
         return [self._take(seq) for seq in sorted(seqs)]
 
     def expired(self, now_s: float) -> list[Parked]:
-        """Return the events whose wait has ended, and the oldest events in excess of the limit. They stay until
+        """Return the events that have waited long enough, and the oldest events in excess of the limit. They stay until
         `leave`.
         """
         surplus = self.surplus

@@ -144,7 +144,7 @@ class Hosts:
         return self._directory.awake_by_node()[node]
 
     async def archive(self, user_id: str) -> None:
-        """Archive everything written before this call to the memory of a user on another node.
+        """Archive everything that was written to the memory of a user on another node before this call.
 
         Raises `UnavailableError` if the user is not awake there, and the errors of the archive.
         """
@@ -187,7 +187,7 @@ class Hosts:
             self._cluster.placements.forget_erased(user_id)
 
     async def drain(self, node: str) -> None:
-        """Put a node's users to sleep. If the node accepts no more users, they wake on another node.
+        """Put a node's users to sleep. If the node no longer accepts users, its users wake on another node.
 
         Busy users move one after another, because concurrent moves make all of them wait longer. Raises
         `UnavailableError` if a user cannot be archived; that user stays on the node.
@@ -272,7 +272,8 @@ class Hosts:
 
     @asynccontextmanager
     async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user asleep while the context is open. Waits for running calls; new calls wait until it is closed.
+        """Keep the user asleep while the context is open. Waits for running calls; new calls wait until the context is
+        closed.
 
         Raises `TimeoutError` if the running calls take longer than `patience_s`.
         """
@@ -285,7 +286,7 @@ class Hosts:
             yield
 
     async def sleep_idle(self) -> None:
-        """Put users to sleep that have had no request for `daemon.idle_sleep_s`."""
+        """Put to sleep all users that have had no request for `daemon.idle_sleep_s`."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self.sleep(user_id)
 
@@ -293,8 +294,8 @@ class Hosts:
         """Balance the nodes. Then, if possible, move one user from a host with several busy users to a host without
         any.
 
-        The user's next request wakes it on the least loaded host. If a running request takes longer than a recall may
-        wait, the user stays until the next round.
+        The next request for this user wakes the user on the least loaded host. If a running request takes longer than a
+        recall may wait, the user stays until the next round.
         """
         await self._balance_nodes()
         for node in self.full_nodes():
@@ -390,7 +391,7 @@ class Hosts:
             await self._recovery(user_id, deadline_s)
             await self._seat(user_id)
         except BaseException:
-            self._busy[user_id] += 1  # because `_busy_user` stops counting the user when it ends
+            self._busy[user_id] += 1  # because `_busy_user` stops counting the user when its context is closed
             raise
 
     @asynccontextmanager
@@ -414,7 +415,7 @@ class Hosts:
     async def _seat(self, user_id: str) -> None:
         """Seat a user who is asleep, and count one request. Users without a seat wait in order of arrival.
 
-        In a cluster, this continues even if the caller gives up, because a move must not end halfway.
+        In a cluster, this continues even if the caller gives up, because a move must not stop halfway.
         """
         if self._cluster is None:
             await self._seat_now(user_id)

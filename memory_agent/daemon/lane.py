@@ -92,7 +92,7 @@ class Journal(Protocol):
         """Quarantine an event. Durable on return."""
 
     def report(self, user_id: str, report: IngestReport, batch: Sequence[Pending], took_ms: float) -> None:
-        """Count the outcome of a batch, which the host ingested in `took_ms`."""
+        """Count the outcome of a batch that the host ingested in `took_ms`."""
 
 
 class Lane:
@@ -149,7 +149,7 @@ class Lane:
         self._start()
 
     async def save(self) -> None:
-        """Archive the memory; the events ingested before this call are then durable. Raises the errors of `Hosts`."""
+        """Archive the memory; events ingested before this call are then durable. Raises the same errors as `Hosts`."""
         ingested, unsaved = len(self._unsaved), self._unsaved
         if ingested:
             await self._hosts.archive(self._user_id)

@@ -113,13 +113,13 @@ class Nodes:
         if task is None:
             task = self._leaving[name] = asyncio.create_task(self._leave(name))
             task.add_done_callback(lambda _: self._leaving.pop(name))
-        await asyncio.shield(task)  # the caller may give up, but the users still move
+        await asyncio.shield(task)  # the caller may give up, but the users are still moved
 
     def lost(self, name: str) -> None:
         """Forget a machine whose hosts do not answer, until it joins again. Idempotent."""
         if self._joined.pop(name, None) is not None:
             log.warning("node.lost", node=name)
-            ending = asyncio.create_task(self._end(name))  # if its Ray is still running, it joins again
+            ending = asyncio.create_task(self._end(name))  # if its Ray node is still running, the machine rejoins
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
 

@@ -1,6 +1,7 @@
-"""The daemon process: starts relay, embedder, hosts and other components, keeps them running, and stops them in order.
+"""The daemon process: starts the relay, the embedder, the hosts and other components, keeps them running, and stops
+them in order.
 
-Nothing depends on an orderly stop: after a kill, the journal and the stores are complete.
+Nothing depends on a clean shutdown: after a kill, the journal and the stores are complete.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ _SCRAPE_S = 2.0
 
 
 def serve(settings: Settings, data_dir: Path, *, on_demand: bool = False) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code. With `on_demand`, end after `daemon.idle_end_min`.
+    """Serve until SIGTERM or SIGINT; return the exit code. With `on_demand`, exit after `daemon.idle_end_min`.
 
     Raises `DaemonRunningError` if another daemon serves this folder, `StoreEncryptedError` if the data folder is
     encrypted and no key folder is set, `EncryptionKeyMissingError`, `SettingsError` and `UnavailableError`.
@@ -218,7 +219,7 @@ class Daemon:
         place = place_of(self._settings.daemon.http)
         if place is None:
             return None
-        from memory_agent.doors.http.server import HttpDoor  # takes 0.1 s, which a daemon without HTTP saves
+        from memory_agent.doors.http.server import HttpDoor  # takes 0.1 s, so a daemon without HTTP skips it
 
         door = HttpDoor(self._settings.daemon.http, place, self._layout)
         stack.callback(door.close)

@@ -121,7 +121,7 @@ def _free_port(address: str) -> int:
 
 
 class Cluster:
-    """A private Ray: token authentication, no dashboard, a temporary folder.
+    """A private Ray instance: token authentication, no dashboard, a temporary folder.
 
     It listens on loopback or, if other machines may join, at `cluster.listen`, with TLS.
     """
@@ -472,7 +472,8 @@ def ray_token(run_folder: Path) -> Path:
 
 
 def join(address: str, token: Path, cluster: Path, **options: Any) -> None:
-    """Join the Ray of a daemon on this machine; `options` are those of `ray.init`. Raises `UnavailableError`.
+    """Connect to the Ray cluster of a daemon on this machine; `options` are those of `ray.init`. Raises
+    `UnavailableError`.
 
     `cluster`: the folder with the certificate, if other machines may join that Ray cluster.
     """

@@ -64,7 +64,7 @@ class ByteQuota:
     event loop."""
 
     def __init__(self, limit: int) -> None:
-        """Divide `limit` bytes; a user may hold a quarter of them."""
+        """Divide `limit` bytes among the users; one user may hold at most a quarter of them."""
         self._share = limit // _SHARES
         self._most = limit - self._share
         self._limit = limit
@@ -73,13 +73,13 @@ class ByteQuota:
     def take(self, principal: Principal, count: int, own: int = 0) -> None:
         """Reserve `count` more bytes for a request that already holds `own` bytes. A single request may have any size.
 
-        Raises `UnavailableError` if other requests, by this user or in total, leave no room.
+        Raises `UnavailableError` if the other requests of this user, or of all users together, hold too many bytes.
         """
         user_id = principal.user_id
         most = self._most if user_id is None else self._share
         for held, limit in ((self._held[user_id], most), (self._held.total(), self._limit)):
             if held > own and held + count > limit:
-                raise UnavailableError("too many bytes of requests in progress; try again")
+                raise UnavailableError("the requests in progress hold too many bytes; try again")
         self._held[user_id] += count
 
     def release(self, principal: Principal, count: int) -> None:

@@ -22,7 +22,7 @@ _NAMES = {f"--{name.replace('_', '-')}": name for name in Options._fields[1:-1]}
 
 
 def run_hook(options: Options) -> NoReturn:
-    """Answer the hook on standard input within its deadline, and end the process."""
+    """Read the hook's input from standard input, answer it within the deadline, and end the process."""
     deadline = Deadline(options.deadline_ms)
     if sys.stdin is not None and sys.stdout is not None:  # None if the client closed it
         source, out = sys.stdin.buffer, sys.stdout.fileno()

@@ -74,7 +74,7 @@ class _ReadAs(NamedTuple):
 
 
 class Voters:
-    """The voters of a store's users, except users who vote alone and whose vote counts. Reads are thread-safe."""
+    """The voters of a store's users. Omits each user who votes alone and whose vote counts. Reads are thread-safe."""
 
     def __init__(self, archive: Archive, authors: Authors, settings: SharedSettings) -> None:
         self._archive = archive

@@ -1,7 +1,7 @@
 """Reads the lessons of a run from the store: one lesson per recall.
 
-Lessons are numbered in the order in which runs first ended, and within a run in the order of its recalls. A run without
-recalls that names the memories it used is one lesson, with the run's request as its query.
+Lessons are numbered in the order in which runs first ended, and within a run in the order of its recalls. A run that
+made no recalls but names the memories it used is one lesson, with the run's request as its query.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, 
 
 
 def _shares(used: Sequence[StoredUse], notes: Sequence[tuple[RecallNote, Embedding]]) -> list[list[StoredUse]]:
-    """Return the uses of each recall's memories; memories that no recall showed count towards the first recall."""
+    """Return the uses of each recall's memories; a memory that was not shown by any recall is assigned to the first
+    recall.
+    """
     places = {note.recall_id: place for place, (note, _) in enumerate(notes)}
     shares: list[list[StoredUse]] = [[] for _ in notes]
     for use in used:

@@ -35,7 +35,7 @@ class RunWriter:
         return self._load(run_id) or StoredTrajectory(run_id)
 
     def get_or_new(self, run_id: str) -> StoredTrajectory | None:
-        """Return the run, an empty run if it is unknown, or None if it is forgotten."""
+        """Return the run, an empty run if it is unknown, or None if it has been forgotten."""
         run = self._load(run_id)
         return StoredTrajectory(run_id) if run is None else self.get(run_id)
 

@@ -1,4 +1,4 @@
-"""Checks for the records that `Memory.remember` stores."""
+"""Validates the records that `Memory.remember` stores."""
 
 from __future__ import annotations
 

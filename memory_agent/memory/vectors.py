@@ -1,6 +1,6 @@
 """Embeds texts, decides which vectors the store accepts, and fills in missing vectors.
 
-Texts are embedded outside any lock and transaction. Without a model, memories are stored without vectors, which are
+Texts are embedded outside any lock or transaction. Without a model, memories are stored without vectors, which are
 filled in later.
 """
 
@@ -85,7 +85,7 @@ class PendingTexts:
                 self._pending = embedder.get().begin_passages(self._texts, timeout_s=timeout_s)
 
     def result(self) -> Vectors:
-        """Return the vectors, or none if there is no model, after an error, or after the timeout."""
+        """Return the vectors, or none if there is no model, if an error occurs, or if the timeout expires."""
         if self._pending is None:
             return Vectors()
         try:
@@ -140,7 +140,7 @@ class MemoryVectors:
     def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
         """Embed at most `limit` memories that lack a vector or word vectors; return how many.
 
-        If `reembed` permits it, first begins to replace the vectors of a different model. Commits chunks of 256
+        First starts replacing the vectors of a different model, if `reembed` permits it. Commits chunks of 256
         memories. Returns 0 if there is no model, if the model differs from the store's, or while another thread fills
         in vectors. Raises `ModelError` if a new model rejects more than a tenth of the texts.
         """

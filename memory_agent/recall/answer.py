@@ -82,7 +82,7 @@ class _Occurrences(NamedTuple):
     first_us: int
     last_us: int
     newest: list[int]  # one more than the maximum number of origins
-    failed: int  # failed runs that these memories, or the former requests folded into them, belong to
+    failed: int  # failed runs that these memories, or the earlier requests folded into them, belong to
 
 
 def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:

@@ -25,7 +25,7 @@ is not the probability that the memory is *the* evidence.
     G(T)         = sqrt(2 ln(1 + T / 30))                      T = tokens of all memories that may answer
     e_i          = 9 (s_i - 1.2)                               the evidence, a logit
     relevance_i  = sigma(e_i + credit_i max(min(E, 3) - e_i, 0) / 2)
-    credit_i     = (cosine - .1) / .2, from 0 to 1             E = the best e of all but former requests
+    credit_i     = (cosine - .1) / .2, from 0 to 1             E = the best e of all but earlier requests
 
 G(T) is the expected best match by chance, which grows with the amount of text. A good match raises the relevance of the
 other memories, because evidence often uses different words than the query. If the word vectors, the words or the vector

@@ -2,7 +2,7 @@
 
     search       match words and vector against all memories that pass the filter, except the caller's own words
     shortlist    take the best memories by each criterion, and score them word by word (`candidates`)
-    evaluated    add gains from neighbours, outcomes of runs, former requests, relevance and kinds (`stages`)
+    evaluated    add gains from neighbours, outcomes of runs, earlier requests, relevance and kinds (`stages`)
     selected     keep relevant memories, one for each text, add the gains from past use and outcomes, and rank them by
                  the baseline, the learned ranking, or both (`selection`)
     judged       keep what a language model selects, if there is one (`judgement`)

@@ -5,21 +5,22 @@ neighbours match them (`evidence`). An answer often follows an earlier instance 
 question, a memory that is also a question passes the part of its score above the floor to the next memory, and ranks
 below it. Both gains are smaller for longer memories.
 
-**Former requests** resemble the query, but do not answer it. A former request has a cosine of at least `REQUEST_COSINE`
-with the query or, if there are no vectors, the same words. It is the start of a run with only an objective, or a user's
-message whose content words all occur in the query or in the start of such a run. A message that answers the query
-contains other words too. The request with the best run gets the number 1 and represents the others (`selection`).
-Memories that the caller just wrote are not candidates (`search.OwnWords`).
+**Earlier requests** resemble the query, but do not answer it. An earlier request has a cosine of at least
+`REQUEST_COSINE` with the query or, if there are no vectors, the same words. It is either the start of a run with only
+an objective, or a user's message whose content words all occur in the query or in such a start. A message that answers
+the query contains other words too. The request with the best run gets the number 1 and represents the others
+(`selection`). Memories that the caller just wrote are not candidates (`search.OwnWords`).
 
 **Kinds**, if the query asks for particular kinds of memories (`recall/kinds`). A memory of these kinds gains
 
     kind = w_k (1 + newness) + .7 (best - own)        best = the best score in its run or, without a run, its session
 
 because the memories that name a run's topic are often not the memories asked for: the end of a run may be only "all
-tests pass". A memory of these kinds is also at least as relevant as the most relevant memory of its run. If the query
-asks only for requests, neither this minimum nor the second term applies, since a request names its topic itself. If the
-query asks for the newest memories, `newness` is 2^-i for the i-th newest memory plus 2^-j for the j-th newest run, both
-counted from 0. If the query names only kinds and times, every memory of these kinds and times is relevant.
+tests pass". In addition, a memory of one of these kinds is at least as relevant as the most relevant memory of its run.
+If the query asks only for requests, neither this minimum nor the second term applies, since a request names its topic
+itself. If the query asks for the newest memories, `newness` is 2^-i for the i-th newest memory plus 2^-j for the j-th
+newest run, both counted from 0. If the query names only kinds and times, every memory of these kinds and times is
+relevant.
 
 **Past use**, if the learner is enabled (decision 0020):
 
@@ -28,10 +29,10 @@ counted from 0. If the query names only kinds and times, every memory of these k
     scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
 `reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
-that used the memory for a request with a cosine of at least .5 (`sona/association`). `lift` is how much better than
-average the runs that used the memory ended. `own` is the memory's score divided by the best score. The gain is
-proportional to the memory's own score, unless runs used it repeatedly for the same request. The scale follows the
-spread of the scores, so that a gain moves a memory past about the same number of others in any query.
+that used the memory for a request with a cosine of at least .5 (`sona/association`). `lift` states how much better than
+average the outcomes of the runs that used the memory were. `own` is the memory's score divided by the best score. The
+gain is proportional to the memory's own score, unless runs used it repeatedly for the same request. The scale follows
+the spread of the scores, so that a gain moves a memory past about the same number of others in any query.
 
 **Outcome.** Among memories that are about equally good, those of successful runs come first, in either ranking
 (decision 0021):
@@ -39,8 +40,8 @@ spread of the scores, so that a gain moves a memory past about the same number o
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
 `quality` is the quality of the memory or, if it is unknown, of its run; a user's message has the quality of the run
-that it began. Former requests do not count towards `best`, since every answer scores far below a repetition of the
-query. A memory whose score is .9 of the best gains or loses half as much, and one whose score is .6 of it a twentieth.
+that it began. Earlier requests do not count towards `best`, since every answer scores far below a repetition of the
+query. If a memory's score is .9 of the best score, the gain or loss is half as large; at .6, it is a twentieth.
 
 Shapes: n candidates, m slots or memories reached, p answers, d dimensions.
 """
@@ -67,9 +68,9 @@ from memory_agent.storage.view import NO_NAME, View
 from sona import Adaptation
 
 REQUEST_COSINE = 0.8  # minimum cosine similarity of a rewording to the query (decision 0016)
-SAME_COSINE = 0.9  # minimum cosine for the same request; the run for a merely similar request may have a different task
+SAME_COSINE = 0.9  # minimum cosine of equal requests; a run with a merely similar request may have had a different task
 
-_FLOOR = 20  # the number of candidates that may pass on a score; the next best score is the floor
+_FLOOR = 20  # number of candidates that may give part of their score to the next memory; the next score is the floor
 _WHOLE_TOKENS = 64  # an answer of at most this length receives the full gain
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
@@ -86,7 +87,7 @@ _SHARED = 0.7
 
 _NEUTRAL = 0.5
 _STEEPNESS = 6
-_RUN_REACH = 2  # a message's run begins within this many memories of the session: a reply may precede it
+_RUN_REACH = 2  # a message's run begins at most this many memories later in the session, since a reply may come first
 _BEGINS_WITHIN_US = 600_000_000
 _MESSAGE, _PLAN = SOURCES.index("user_input"), SOURCES.index("conductor_plan")
 
@@ -128,7 +129,7 @@ def _above_floor(scores: Scores) -> Scores:
 
 
 def with_qualities(found: Candidates, search: Search) -> Candidates:
-    """Add each memory's quality: its own, its run's, or that of the run that a user's message began; else NaN."""
+    """Add each memory's quality: its own, its run's or, for a user's message, that of the run it began; else NaN."""
     view, slots = search.view, found.slots
     qualities = view.qualities_with_runs(slots)
     (asked,) = (np.isnan(qualities) & (view.sources[slots] == _MESSAGE)).nonzero()
@@ -153,7 +154,7 @@ def _begun_by(view: View, messages: Slots) -> Slots:
 
 
 def with_former_requests(found: Candidates, search: Search) -> Candidates:
-    """Number the former requests, starting with 1 for the best, unless the filter selects only users' messages."""
+    """Number the earlier requests, starting with 1 for the best, unless the filter selects only users' messages."""
     filter = search.query.filter
     if filter is not None and filter.sources == ("user_input",):
         return found
@@ -237,8 +238,9 @@ def _goodness(one: _Alike, found: Candidates, search: Search) -> tuple[bool, boo
 def with_relevance(found: Candidates, search: Search) -> Candidates:
     """Add the relevance of the candidates.
 
-    The best evidence raises the relevance of the other candidates. Former requests are not taken as the best evidence,
-    since they are always similar to the query. If the query asks only for a time, any memory of that time answers it.
+    The best evidence raises the relevance of the other candidates. Earlier requests are not taken as the best evidence,
+    since they are always similar to the query. If the query specifies only a time, every memory of that time is
+    relevant.
     """
     likely = relevance(found.evidence, credit(found.cosines), found.best_evidence)
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
@@ -292,7 +294,8 @@ class PastUse(NamedTuple):
 
 
 def scale_of(totals: Scores) -> float:
-    """Return the score that a weight of 1 adds, given the scores of answers (p,), best first, one for each text.
+    """Return the score that a weight of 1 adds, given the answers' scores (p,) in descending order, without duplicate
+    texts.
 
     If all scores are equal, this is a tenth of the best score, so that past use decides their order.
     """
@@ -306,8 +309,8 @@ def scale_of(totals: Scores) -> float:
 def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
     """Add the memories that runs used repeatedly for similar requests, and evaluate all candidates again.
 
-    Adds up to 16 memories, those with the most support, that pass the filter and have a vector. A memory that was used
-    only once is either a candidate anyway or not an answer.
+    Considers the 16 memories with the most support, and adds those that pass the filter and have a vector. A memory
+    that was used only once is either a candidate anyway or not an answer.
     """
     reached = past_use.adaptation.reached
     (supported,) = (reached.support * past_use.settings.recurrence >= _WORTH_READING).nonzero()
@@ -326,7 +329,7 @@ def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Cand
 
 
 def with_past_use(found: Candidates, past_use: PastUse) -> Candidates:
-    """Add what candidates gain from past use, and mark those that it makes relevant."""
+    """Add the candidates' gains from past use, and mark the candidates that their gain makes relevant."""
     adaptation, settings, scale = past_use
     reached = adaptation.reached
     places, is_used = places_of(reached.memories, found.rows)
@@ -350,7 +353,7 @@ def shifts(vectors: Embedding, past_use: PastUse) -> Scores:
 
 
 def with_outcomes(found: Candidates, search: Search) -> Candidates:
-    """In a hybrid recall, add what candidates gain or lose because of their quality."""
+    """In a hybrid recall, add each candidate's gain or loss due to its quality."""
     if search.query.mode != "hybrid":
         return found
     totals = found.total

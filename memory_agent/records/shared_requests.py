@@ -30,7 +30,7 @@ from relay.access import PUBLIC
 LARGEST_REPORT = 20
 """Maximum number of items in a report."""
 LARGEST_COUNT = 10_000
-"""Maximum number of retrievals, and of uses, of one version in a report."""
+"""Maximum number of retrievals, and maximum number of uses, of one version in a report."""
 
 Answer = TypeVar("Answer")
 

@@ -1,4 +1,5 @@
-"""Public data types of runs and learning: runs with their steps, outcomes and used memories, and the learner's state.
+"""Public data types for runs and learning: runs with their steps, outcomes and the memories they used, and the
+learner's state.
 
 They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
 type of a field.
@@ -167,8 +168,8 @@ class GateStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreditedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory used by runs that have ended: the number of those `runs`, the sum of its `credit`, and their mean
-    `quality`.
+    """A memory used by runs that have ended: the number of these `runs`, the memory's total `credit`, and the mean
+    `quality` of the runs.
 
     `lift` is this quality minus the mean quality of all lessons in which a memory was used. `run_ids` are the latest of
     these runs, at most three.

@@ -179,7 +179,7 @@ class OwnFunction:
 
 
 def open_reranker(settings: JudgeSettings) -> ChatModel | OwnFunction | None:
-    """Return the reranker of the settings, without connecting or importing anything; the caller closes it."""
+    """Return the reranker that the settings select, without connecting or importing anything; the caller closes it."""
     if settings.server == "off":
         return None
     return ChatModel(settings) if settings.server in SERVERS else OwnFunction(settings.server, settings.at_once)

@@ -3,7 +3,7 @@
 The file is a cache: it is replaced atomically, not fsynced, and every byte is checked before use. The layout is a head
 of 64 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of the arrays with the
 caller's header, and a tail (the length of the index, and a checksum of head, index and length). With a cipher, the
-index and each block of an array are encrypted, with the nonce and their position as authenticated data.
+index and each block of an array are encrypted; the associated data are the file's nonce and the position.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | None = None) -> None:
-    """Replace the file with `arrays` and a `header`. On an `OSError` the old file remains."""
+    """Replace the file with one that contains `arrays` and a `header`. On an `OSError` the old file remains."""
     head = _MAGIC + (_NO_KEY if cipher is None else cipher.key_id) + os.urandom(_NONCE_BYTES)
     head = head.ljust(_HEAD_BYTES, b"\0")
     temporary = path.with_name(path.name + ".new")

@@ -103,7 +103,9 @@ class _Planes(NamedTuple):
         return _Planes((*self.chunks, _Chunk(room, coarse, fine)))
 
     def _split(self, slots: Slots) -> Iterator[tuple[Slots, Slots, _Chunk]]:
-        """For each chunk that has any of `slots`, yield their positions in the chunk and in `slots`, and the chunk."""
+        """For each chunk that contains any of `slots`, yield the positions of these slots in the chunk and in `slots`,
+        and the chunk.
+        """
         for chunk in self.chunks:
             (inside,) = ((slots >= chunk.start) & (slots < chunk.start + len(chunk.coarse))).nonzero()
             if len(inside):
@@ -131,8 +133,8 @@ class TableView:
         """Return approximate cosines with `query` (d,), at least for the best `limit` slots.
 
         With a `mask` (n,), exactly the slots in it are scanned. The error bound follows from the lengths of the omitted
-        remainders (Cauchy-Schwarz inequality). Raises `InvalidInputError` for a query with a non-finite component,
-        length zero or a different d.
+        remainders (Cauchy-Schwarz inequality). Raises `InvalidInputError` for a query that has a non-finite component,
+        has length zero, or does not have d dimensions.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -200,7 +202,7 @@ class TableView:
         return np.full(len(self._scales), nan, dtype=np.float32)
 
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
-        """Return enough of the graph's candidates to find the best `limit`, and the slots to scan as well."""
+        """Return enough of the graph's candidates to find the best `limit`, and the slots that must also be scanned."""
         wanted = 2 * (limit + _SPARE)
         while self._graph is not None and (found := self._graph.search(query, wanted)) is not None:
             near, held = found
@@ -266,7 +268,9 @@ class VectorTable:
         self._scales.append(added.scales)
 
     def set(self, slots: Slots, vectors: Embedding) -> bool:
-        """Set the vectors of `slots` (k,), or of none if any has ever had a vector. Raises `InvalidInputError`."""
+        """Set the vectors of `slots` (k,). If any of the slots has ever had a vector, set none and return False. Raises
+        `InvalidInputError`.
+        """
         added = self._accepted(vectors)
         if np.isnan(added.scales).any():
             raise InvalidInputError("vector", "has length zero")

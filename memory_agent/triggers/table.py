@@ -60,7 +60,7 @@ class TriggerTable:
 
     @classmethod
     def load(cls, own_file: str = "") -> Self:
-        """Return the package's table, merged with `own_file`. Raises `SettingsError` with row, field and line."""
+        """Return the package's table, merged with `own_file`. Raises `SettingsError` with the row, field and line."""
         default = files("memory_agent.triggers").joinpath("triggers.toml").read_bytes()
         return cls(signals.LayeredTable(default, own_file, setting="triggers.table", rows="trigger"))
 

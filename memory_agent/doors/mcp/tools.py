@@ -122,7 +122,7 @@ def _recall(given: Fields, context: Context) -> Fields:
 
 
 _PLAIN: dict[str, Any] = {"query": str, "provenance": Provenance | None}
-"""Simpler types of parameters, which keep the list of tools short."""
+"""Simpler parameter types, which keep the list of tools short."""
 
 
 def _verb_tool(
@@ -213,7 +213,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             {
                 "query": _QUERY,
                 "top_k": "Maximum number. Default: 5.",
-                "profile": "before_planning: also past runs of similar tasks, with what worked.",
+                "profile": "before_planning: also past runs of similar tasks and what worked.",
                 "tiers": "global: items shared by other users. Default: local.",
                 EVERYWHERE: _OF_OTHERS,
                 **_FILTER,
