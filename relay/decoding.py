@@ -1,4 +1,4 @@
-"""Prepares types for decoding with msgspec, one thread at a time.
+"""Prepares types for decoding with msgspec, in only one thread at a time.
 
 msgspec 0.22 builds its description of a struct when the struct is first decoded. A second thread that decodes the same
 struct at that moment reads an unfinished description, which crashes the process with SIGSEGV

@@ -26,7 +26,8 @@ class Condition:
         self._waiting: dict[SimpleQueue[None], None] = {}
 
     def wait_for(self, step: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Call `step` under the lock until it returns True, again after each `notify_all`; return False on timeout.
+        """Call `step` while holding the lock, and again after each `notify_all`, until it returns True; return False on
+        timeout.
 
         >>> condition, events = Condition(), ["e-1"]
         >>> condition.wait_for(lambda: bool(events), timeout_s=1.0)
@@ -77,7 +78,7 @@ def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
 
 
 class ReadWriteLock:
-    """A lock with a shared, reentrant side and an exclusive side. A waiting writer blocks new readers."""
+    """A lock with a shared, reentrant mode and an exclusive mode. A waiting writer blocks new readers."""
 
     def __init__(self) -> None:
         self._condition = Condition()

@@ -23,7 +23,7 @@ VERSION = 1
 _Result = TypeVar("_Result")
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""A number small enough that counting up from it does not exceed 64 bits."""
+"""A number small enough that counting up from it does not overflow 64 bits."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
@@ -273,7 +273,9 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of a relay since its start. `acks` contains the times from the receipt of a publish to its ack."""
+    """Statistics of a relay since its start. `acks` contains the times from the receipt of published events to their
+    ack.
+    """
 
     version: int
     pid: int

@@ -57,7 +57,7 @@ _decoder = msgspec.msgpack.Decoder(_State, dec_hook=_vector)
 
 
 def to_bytes(learner: Learner) -> bytes:
-    """Return a consolidated learner as bytes. Equal learners give equal bytes."""
+    """Return a consolidated learner as bytes. Equal learners yield identical bytes."""
     state = _State(
         ndim=learner.ndim,
         capacity=learner.capacity,

@@ -10,7 +10,7 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 def scraped(caller: HttpCaller) -> str:
-    """Return the page of a daemon's figures."""
+    """Return a daemon's metrics page."""
     answer = caller.send("GET", "/metrics")
     assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     return answer.body.decode()

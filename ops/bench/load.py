@@ -2,7 +2,7 @@
 queries.
 
 In process, one model with two lanes is measured, with texts of 256 tokens in the bulk lane and as many bulk threads as
-cores, or one fewer. Through RPC, a user's recalls are measured while the same user's events are published and ingested.
+cores, or one fewer. A user's recalls over RPC are measured while the same user's events are published and ingested.
 Variants alternate, and no query is repeated. A query should be delayed by at most one embedding, so the median and
 99th-percentile delays are given as multiples of the time it takes to embed the longest text.
 
@@ -159,7 +159,9 @@ def _asked(ask: Ask, texts: list[str], is_over: Callable[[], bool] = lambda: Fal
 
 
 def _figures(idle: list[Block], blocks: list[Block], longest_ms: float) -> dict[str, Any]:
-    """Return p50 and p99, and their delays relative to `idle`, in multiples of the longest text's embedding time."""
+    """Return p50 and p99, and how far they exceed those of `idle`, in multiples of the longest text's embedding
+    time.
+    """
     delays = {f"p{at}": pooled(blocks, at) - pooled(idle, at) for at in (50, 99)}
     return {
         "p50_ms": spread(medians(blocks)),

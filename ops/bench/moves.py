@@ -163,7 +163,7 @@ class Move(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """The killing of a machine with these users, and when the daemon gave up on the machine's first host."""
+    """The times at which a machine with these users was killed, and at which the daemon gave up on its first host."""
 
     users: list[str]
     killed_s: float
@@ -227,7 +227,7 @@ class Machines:
         self._join_again(name)
 
     def kill(self, name: str) -> Kill:
-        """Kill all processes of a machine, wait until its users answer elsewhere, and make it rejoin."""
+        """Kill all processes of a machine, wait until its users are served elsewhere, and make it rejoin."""
         users, killed_s = self.moves.users_on(name), time.time()
         for process in process_tree(self._processes[name].pid):
             with suppress(psutil.NoSuchProcess):

@@ -173,12 +173,12 @@ def hosts_rows(figures: Figures) -> Iterator[Row]:
     calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
     yield Row("hosts, empty call by socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
     over, limit = alone["over_in_process_embeddings"], alone["target_rpc_embeddings"]
-    yield Row("recall through RPC minus recall in process, in embeddings", _spread(over),
+    yield Row("recall through RPC minus recall in process, in multiples of one embedding", _spread(over),
               f"{_spread(alone['rpc_ms'])} minus {_spread(alone['in_process_ms'])} ms; one embedding "
               f"{_spread(alone['embedding_ms'])}", f"≤ {limit:g}", over["median"] <= limit)  # fmt: skip
     whole, most = alone["processor_embeddings"], alone["target_all_embeddings"]
     parts = ", ".join(f"{name} {spent:g}" for name, spent in alone["processor_ms"].items())
-    yield Row("recall through RPC, processor time in embeddings", _spread(whole), f"{parts} ms",
+    yield Row("recall through RPC, processor time in multiples of one embedding", _spread(whole), f"{parts} ms",
               f"≤ {most:g}", whole["median"] <= most)  # fmt: skip
     for hosts, one in load["by_hosts"].items():
         yield Row(f"recall, {load['clients']} clients, {hosts} hosts", f"{_spread(one['recalls_per_s'])} recalls/s",
@@ -316,7 +316,8 @@ def storage_rows(figures: Figures) -> Iterator[Row]:
     """Yield the ingest cost, memory and disk space at each store size, then the cost's growth and the worst batch."""
     for size, one in figures["sizes"].items():
         what, targets = f"storage, {int(size):,} memories", one["targets"]
-        yield Row(f"{what}, ingest without embedding", f"{one['processor_ms_a_memory']:g} ms processor time per memory",
+        yield Row(f"{what}, ingest without embedding",
+                  f"{one['processor_ms_a_memory']:g} ms of processor time per memory",
                   f"{one['wall_ms_a_memory']:g} ms wall time")  # fmt: skip
         yield _at_most(f"{what}, resident", one["resident_mb"], targets.get("resident_mb"), "MB",
                        beside=f"anonymous {one['anonymous_mb']:g} MB")  # fmt: skip
@@ -363,11 +364,11 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
                 "target_over_own",
             ),
             ("both", "own", "recall of both tiers relative to the user's own memories", "target_local"),
-            ("own", "unshared", "own recall with a shared store, relative to one without it", "target_local"),
+            ("own", "unshared", "recall of own memories with a shared store, relative to without one", "target_local"),
             (
                 "beside_both",
                 "beside_own",
-                "own recall while another user recalls both tiers, relative to the other recalling only one tier",
+                "recall of own memories while another user recalls two tiers, relative to that user recalling one",
                 None,
             ),
         ):

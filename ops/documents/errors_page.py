@@ -47,7 +47,7 @@ def errors_page(meanings: Mapping[str, Any]) -> str:
     lines += [f"| {code.value} | {code.meaning} |" for code in ExitCode]
     lines += [
         "",
-        "In a shell, the code of a command that was ended by a signal is 128 + the signal's number. With `--json`, a",
+        "In a shell, the exit code of a command that a signal killed is 128 + the signal's number. With `--json`, a",
     ]
     lines += ['failed command prints its error code on standard error: `{"error": {"code": "unavailable", ...}}`.']
     lines += _words("Codes of quarantined events", "code", meanings["quarantine"], list(meanings["quarantine"]))

@@ -90,13 +90,13 @@ class _Options(NamedTuple):
 @common_options
 @as_struct("options", _Options)
 def sona(target: Target, options: _Options) -> None:
-    """Teach memories by feedback, test them, and compare their gains with controls.
+    """Train memory stores with feedback, test them, and compare their gains with those of controls.
 
     FILE contains LoCoMo conversations; categories 1 to 4 are used. Every query uses the real, embedded memory, on
     temporary copies of one store. Each recall is followed by feedback, and then by the next recall.
 
     \b
-    Signals (what runs name as used):
+    Signals (what runs report as used):
       oracle          all evidence, found or not: an upper bound
       cite            the evidence shown, 80 % right; 10 % of verdicts wrong (the main result)
       list            everything shown, which is uninformative
@@ -113,10 +113,11 @@ def sona(target: Target, options: _Options) -> None:
       recurring work  for how many users the gate opened within 20 and 50 runs, and their gain
       airline runs    past runs recalled for a new request: same task or not, successful or not
 
-    Three other kinds of arms are also compared with the shipped ranking with learning off: only vectors, single parts
-    of the learner, and one vector that shifts all queries (Rocchio). A gain counts only if it exceeds both that ranking
-    and the shuffled control. "cite, gate decides" is what a user gets with learning.mode=auto; in the other arms,
-    learning is always active. The default takes about 15 minutes on two slow cores, and --quick takes a few minutes.
+    Three other kinds of arms are also compared with the shipped ranking with learning off: only vectors, individual
+    parts of the learner, and one vector that shifts all queries (Rocchio). A gain counts only if it exceeds both that
+    ranking and the shuffled control. "cite, gate decides" is what a user gets with learning.mode=auto; in the other
+    arms, learning is always active. The default takes about 15 minutes on two slow cores, and --quick takes a few
+    minutes.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""Teaches one arm on a copy of one user's store, question by question, and measures it between lessons.
+"""Trains one arm on a copy of one user's store, question by question, and measures it between lessons.
 
-Teaching is on-policy: the memory answers, the run reports which of the shown memories it used and how it ended, and the
-next recall uses what was learned. Measuring uses a separate copy, so it does not affect learning. Time is simulated at
-one hour per question, so the same seed gives the same course.
+Training is on-policy: a recall is answered, the run reports which of the shown memories it used and how it ended, and
+the next recall uses what was learned. Measuring uses a separate copy, so it does not affect learning. Time is simulated
+at one hour per question, so a course can be reproduced from its seed.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Course:
 
 
 class _AtTime:
-    """Recalls from a memory at a fixed time."""
+    """Recalls from a memory, with the clock set to a fixed time."""
 
     def __init__(self, memory: Memory, now: datetime) -> None:
         self._memory = memory

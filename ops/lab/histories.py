@@ -1,8 +1,8 @@
 """Splits a user's questions into training and test halves, and merges several users' histories into one.
 
 Two questions share evidence if an item answers both. In a random split, many test questions share evidence with a
-training question (`repeated`). In a disjoint split, no test question shares evidence, so a gain is not due to
-remembered answers alone. The same seed gives the same split.
+training question (`repeated`). In a disjoint split, no test question shares evidence with a training question, so a
+gain is not due to remembered answers alone. The same seed gives the same split.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
-    """One user's questions. `train` is in teaching order.
+    """One user's questions. `train` is in training order.
 
     `repeated` contains the ids of test questions that share evidence with a training question.
     """
@@ -66,7 +66,9 @@ def only_main(history: History, categories: Collection[str], user: str) -> Histo
 
 
 def merged(histories: Sequence[History], user: str) -> History:
-    """Merge histories into that of one user; item and session ids are prefixed with their owners' names."""
+    """Merge several users' histories into one user's history; item and session ids are prefixed with the owners'
+    names.
+    """
     return History(
         user=user,
         items=tuple(_item(item, part.user) for part in histories for item in part.items),

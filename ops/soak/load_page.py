@@ -1,4 +1,4 @@
-"""Formats a burst's results as `ops/bench/load.md`. Pure."""
+"""Formats a burst's results as the page `ops/bench/load.md`. Pure."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def load_page(figures: dict[str, Any], today: date) -> str:
             f"on {machine['processor']} with {machine['cores']} cores; the load at the end was {load_per_core()}",
             "per core.",
             "The events are published without pauses, as fast as they are acknowledged. At the same time, one client",
-            "recalls continuously, 50 ms after each answer. Every event was acknowledged, is in the journal once and",
-            "created a memory. Every recall succeeded, and no process was left running.",
+            "recalls in a loop, pausing for 50 ms after each answer. Every event was acknowledged, is in the journal",
+            "once and created a memory. Every recall succeeded, and no process was left running.",
             "",
             *_table("what", rows),
             "",

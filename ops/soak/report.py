@@ -15,7 +15,7 @@ from ops.soak.record import Joined, Sample, errors, milliseconds, read
 from ops.soak.slope import Slope, line, mean_slope, slope_of
 
 WARM_S = 300.0
-"""A daemon's first minutes are excluded from its growth, because the daemon then opens stores and fills caches."""
+"""A daemon's first minutes do not count as growth, because it opens stores and fills caches during that time."""
 GREW_PERCENT = 2.0
 """An hourly increase of less than this is not reported as growth."""
 _FEWEST_SAMPLES = 8

@@ -52,7 +52,7 @@ class Served:
             raise UnavailableError(f"the daemon did not start (exit code {self._process.wait()}): {' / '.join(end)}")
 
     def complaints(self) -> dict[str, int]:
-        """Count the lines of the newest log whose level is not info, by level and event."""
+        """Count, by level and event, the lines of the newest log that are not at level info."""
         lines = max(self._logs.glob("*.log")).read_text(encoding="utf-8").splitlines()
         return dict(Counter(filter(None, map(_complaint, lines))))
 

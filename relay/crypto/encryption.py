@@ -1,8 +1,8 @@
 """The stored form of keys and values in an encrypted LMDB environment. Does not import LMDB.
 
-Values are encrypted with their key as context, and empty values stay empty. Names are encrypted deterministically.
-Numbers and times in keys stay plain, including the first ten characters of a ULID, so that entries can be read in the
-order of their keys. A row's checksum is removed before encryption, because the tag replaces it.
+Values are encrypted with their LMDB key as associated data, and empty values stay empty. Names are encrypted
+deterministically. Numbers and times in keys stay plain, including the first ten characters of a ULID, so that entries
+can be read in the order of their keys. A row's checksum is removed before encryption, because the tag replaces it.
 """
 
 from __future__ import annotations

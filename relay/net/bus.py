@@ -145,7 +145,7 @@ class CollectorSocket:
 
 
 class _Client(ABC, Generic[Socket]):
-    """A DEALER. Each message carries the client's token, unless the connection proves a CURVE key."""
+    """A DEALER. Each message carries the client's token, unless the connection is authenticated with a CURVE key."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
         self._endpoint = endpoint
@@ -174,7 +174,7 @@ class _Client(ABC, Generic[Socket]):
 
 
 class ClientSocket(_Client[PlainSocket]):
-    """A DEALER to the relay, which need not be running yet. Only `wake` is thread-safe."""
+    """A DEALER socket connected to the relay, which need not be running yet. Only `wake` is thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity, queue: int = 1_000) -> None:
         """Connect; at most `queue` messages are queued. Raises `RelayUnavailableError` and `RelaySettingsError`."""

@@ -1,4 +1,4 @@
-"""Kills and faults while the keys of a folder are created, one for the system and one for each user.
+"""Kills and faults while a folder's keys, one for the system and one for each user, are created.
 
 The victim is the relay, because it creates the keys. After a kill, the key is complete or absent, and nothing was
 encrypted with a lost key. The next process continues and can read everything that was acknowledged.
@@ -31,7 +31,7 @@ class Met(NamedTuple):
 
 
 def make_keys_under_faults(world: World, seeded: random.Random, kinds: Sequence[str]) -> Met:
-    """Start a new, encrypted world with faults in the relay until every key exists. Leaves it running.
+    """Start a new, encrypted world; the relay has faults until every key exists. Leaves the world running.
 
     `kinds` are injected in order. `kill` and `tear` end the relay. Any other kind may prevent the relay from starting,
     but must not end a running relay.

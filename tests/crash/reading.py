@@ -37,10 +37,11 @@ def read_history(
     settings: StoreSettings = STORE,
     embedder: Embedder | None = WORDS,
 ) -> History:
-    """Read the promises in `notes` and everything in `data_dir`, decrypted with the keys beside this folder, if any.
+    """Read the acknowledgements in `notes` and everything in `data_dir`, decrypted with the keys beside `data_dir`, if
+    any.
 
-    Opening the stores rebuilds their columns. Without `embedder` a memory is searched by its stored vector, not by its
-    text.
+    Opening the stores rebuilds their columns. Without `embedder`, a memory is searched for by its stored vector instead
+    of its text.
     """
     journal, quarantined, handled = read_journal(data_dir)
     stores = None
@@ -81,7 +82,7 @@ def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry],
 
 
 def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: Embedder | None) -> Store:
-    """Return a user's memories, and the rows that the columns find by a memory's own words and vector."""
+    """Return a user's memories, and the rows that a search for each memory's own words and vector finds."""
     key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
     archive = Archive.open(user_folder(data_dir, user_id), settings, "library", key)
     try:

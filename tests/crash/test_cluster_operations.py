@@ -1,4 +1,4 @@
-"""Test which events the cluster campaign requires in reads before and after a daemon dies."""
+"""Test which events must appear in reads before and after a daemon dies, according to the cluster campaign."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def daemon(collector: Collector) -> Iterator[DaemonProcess]:
 
 @pytest.fixture(scope="module")
 def light_daemon() -> Iterator[DaemonProcess]:
-    """Like `daemon`, without Ray, for the tests of one file."""
+    """Like `daemon`, but without Ray, for the tests in one file."""
     with (
         short_folder() as folder,
         DaemonProcess(Path(folder), "daemon.upkeep_interval_s=1", light=True).running() as process,

@@ -31,7 +31,7 @@ def ip(words: str) -> None:
 
 @pytest.fixture
 def machine_apart() -> Iterator[tuple[tuple[str, ...], Callable[[str], None]]]:
-    """Yield a prefix that runs a command at `THERE`, and a function that turns the network there `up` or `down`."""
+    """Yield a prefix that runs a command at `THERE`, and a function that brings the network there `up` or `down`."""
     name = f"ma{os.getpid() % 100_000}"
     try:
         ip(f"netns add {name}")

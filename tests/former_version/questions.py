@@ -119,7 +119,7 @@ ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
 NO_RUNS = {"context": ("--runs", "0")}
 """Options for later versions, by question, because the earlier version's blocks had no runs."""
 RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
-"""Fields of a memory that depend on the ranking, which later versions replaced."""
+"""Fields of a memory that depend on the ranking; later versions replaced that ranking."""
 MOST = 0.6
 """The minimum share of a hybrid recall's memories that later versions must also find."""
 PENDING = "word_vectors_pending"
@@ -137,8 +137,8 @@ def unpack(root: Path) -> None:
 
 
 def answers(root: Path, *more: str, own: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the imported version's command-line answers to all questions, in order, with the options `more`. `own`
-    contains additional options for individual questions.
+    """Return the answers of the imported version's command line to all questions, in order, with the options `more`.
+    `own` contains additional options for individual questions.
     """
     return {name: answer(root, name, *more, *own.get(name, ())) for name in QUESTIONS}
 
@@ -168,7 +168,8 @@ def differences(former: Any, present: Any, path: str = "") -> list[str]:
 
 
 def differences_of_recalls(former: Any, present: Any) -> list[str]:
-    """Return how two recalls differ apart from ranking: in the first memory, in too many memories, or in a field.
+    """Return how two recalls differ other than in ranking: a different first memory, too many other memories, or a
+    field.
 
     Recalls by words alone or by vectors alone must also have the same order: see `same_order`.
     """
@@ -211,7 +212,7 @@ def _command_line(words: Sequence[str]) -> Iterator[None]:
 
 
 def run(*words: str) -> tuple[int, str, str]:
-    """Run `memory-agent WORDS` in this process; return exit code, standard output and standard error."""
+    """Run `memory-agent WORDS` in this process; return its exit code, standard output and standard error."""
     from memory_agent.__main__ import main
 
     out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
@@ -236,7 +237,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def _documents(text: str) -> Any:
-    """Return the JSON document, or a list of the documents on the lines that contain one."""
+    """Return the JSON document or, for JSON lines, a list of the document on each line that starts with `{`."""
     try:
         return json.loads(text)
     except ValueError:

@@ -59,7 +59,9 @@ def key_path(folder: Path) -> Path:
 
 
 def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
-    """Return a function that calls `run` with its input, then with the result of each function in `made`."""
+    """Return a function that calls `run` first with its own input, and then with the result of each function in
+    `made`.
+    """
 
     def all_of(data: bytes) -> None:
         run(data)

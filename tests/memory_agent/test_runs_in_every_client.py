@@ -1,4 +1,4 @@
-"""Runs, feedback and learning work the same embedded and through the daemon; a repeated request takes effect once."""
+"""Runs, feedback and learning work alike in process and through the daemon; a repeated request takes effect once."""
 
 from __future__ import annotations
 

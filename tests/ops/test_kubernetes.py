@@ -1,4 +1,4 @@
-"""Test the manifests in ops/kubernetes against the schemas of Kubernetes, each other, and the program."""
+"""Test that the manifests in ops/kubernetes match the Kubernetes schemas, each other, and the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test comparing arms: pairing, resampling, the reported gain, and targets."""
+"""Test the comparison of arms: pairing, resampling, the reported gain, and targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test simulated users with recurring work, and their figures, against the real memory."""
+"""Test simulated users with recurring work, and the figures measured on them, with the real memory."""
 
 from __future__ import annotations
 

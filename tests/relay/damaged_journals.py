@@ -1,4 +1,6 @@
-"""Opens a journal repeatedly, damaged in a different way each time, and prints each outcome. Run as a process."""
+"""Repeatedly opens a journal that is damaged in a different way each time, and prints each outcome. Run as a
+process.
+"""
 
 from __future__ import annotations
 

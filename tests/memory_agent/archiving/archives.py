@@ -1,4 +1,4 @@
-"""An archived user environment, and an in-memory object store that fails on request."""
+"""An archived user environment, and an in-memory object store that can be made to fail."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_encrypt_leaves_nothing_readable_and_everything_usable(plain: Path, keys
 def test_encrypt_removes_the_leftovers_of_killed_processes(plain: Path, locked: Run) -> None:
     left = [
         plain / ".restoring" / "users" / "alice",  # left by a killed restore
-        plain / "users" / f".erased-{'0' * 26}",  # left by a killed erasure of a whole user
+        plain / "users" / f".erased-{'0' * 26}",  # left by a process that was killed while erasing a user
         plain / "users" / "carol",  # a user without records
     ]
     for folder in left:

@@ -163,7 +163,7 @@ def explained(capsys: pytest.CaptureFixture[str], *memories: RetrievedMemory) ->
 
 @pytest.mark.parametrize("explanation", [{}, {"centred": False}, {"centred": True, "words": 0.4, "near": 0.5}])
 def test_the_parts_of_a_score_are_columns(capsys: pytest.CaptureFixture[str], explanation: dict[str, Any]) -> None:
-    """Explanations from daemons before and after this version."""
+    """Explanations from daemons older and newer than this version."""
     lines = explained(capsys, memory("a", 10, explanation=explanation))
     assert "# score cosine words fused date context lent alike when what" in lines
     assert not any("centred" in line for line in lines)

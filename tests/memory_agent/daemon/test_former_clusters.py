@@ -24,7 +24,7 @@ NOW = datetime(2026, 2, 16, tzinfo=UTC)
 
 
 def user_elsewhere(folder: Path, embedder: Embedder) -> Settings:
-    """Leave a user with one memory on another node."""
+    """Create a user with one memory on another node."""
 
     async def go() -> Settings:
         async with cluster(folder, ("one",), embedder) as (hosts, machines, placements):

@@ -76,7 +76,7 @@ class World:
         self.reactor.notice(user_id, entry)
 
     def published(self) -> list[str]:
-        """Return the causes of the blocks in the journal."""
+        """Return the causes of the blocks, as recorded in the journal."""
         self._publisher.flush()
         with Subscriber(*self._broker.endpoints) as subscriber:
             entries = subscriber.fetch(0, 100).entries

@@ -190,7 +190,7 @@ def test_users_return_to_a_node_whose_unneeded_host_was_ended(
             epochs = [placements.of(user_id).epoch for user_id in users]
             await asyncio.gather(*(hosts.sleep(user_id) for user_id in users))
             async with asyncio.timeout(60):
-                while len(hosts._pool._leases) == len(users):  # until all but the spare hosts have ended
+                while len(hosts._pool._leases) == len(users):  # until all hosts except the spare ones have exited
                     await asyncio.sleep(0.01)
             for user_id in users:
                 assert await contents(hosts, user_id) == ["staging needs the VPN"]

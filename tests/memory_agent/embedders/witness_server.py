@@ -1,4 +1,4 @@
-"""An embedder server process that prints when each text starts and finishes: `witness_server.py ENDPOINT CACHE`.
+"""An embedder server process that prints when it starts and finishes each text: `witness_server.py ENDPOINT CACHE`.
 
 Texts whose first word is `held` block after they start, until a line arrives on standard input.
 """

@@ -181,7 +181,7 @@ def test_a_recall_keeps_its_deadline_while_the_database_or_its_connection_is_bus
 
 
 def in_time(memory: Memory, deadline_ms: float = 1_500.0) -> tuple[str, set[str]]:
-    """Return a recall's best memory and degraded reasons; the recall must end long before the index's own timeout."""
+    """Return a recall's best memory and why it is degraded; the recall must end long before the index's own timeout."""
     found: list[RecallResult] = []
     asking = threading.Thread(
         target=lambda: found.append(memory.recall("staging needs a VPN", 1, deadline_ms=deadline_ms, min_relevance=0.0))
@@ -240,7 +240,7 @@ def test_closing_does_not_wait_for_a_graph_that_is_being_built(database: str, tm
     world.put(1, None, [1])
     with psycopg.connect(database) as other:
         other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT count(*) FROM memory_agent.users")  # PostgreSQL finishes no graph before this ends
+        other.execute("SELECT count(*) FROM memory_agent.users")  # no graph is completed before this transaction ends
         for number in range(2, 6):
             world.put(number, None, [number])
         is_building = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONCURRENTLY%'"

@@ -1,4 +1,4 @@
-"""A data folder of users who share items, opened in this process as a daemon's hosts would."""
+"""A data folder of users who share items, opened in this process as it would be by a daemon's hosts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class World:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Close the store within the context, because a process may open an LMDB file only once."""
+        """Keep the store closed while the context is open, because a process may open an LMDB file only once."""
         self.close()
         try:
             yield
@@ -199,7 +199,7 @@ class RecordingStore:
 @contextmanager
 def after_each_step(do: Callable[[], None]) -> Iterator[None]:
     """Call `do` after each step that changes the disk: a commit, an append to the history, a replaced file. A kill
-    between two steps leaves the disk as it was after the first step. Other threads take no steps during `do`.
+    between two steps leaves the disk as it was after the first step. Other threads cannot perform a step during `do`.
     """
     stepping = threading.RLock()
 

@@ -513,7 +513,7 @@ steps = st.one_of(
 
 @dataclass
 class Model:
-    """A model of each user's offers with their spelling, and of the items with their spelling and who offered them."""
+    """A model of the spelling of each user's offers, and of the spelling and the offerers of each item."""
 
     offers: dict[tuple[str, str], str] = field(default_factory=dict)
     items: dict[str, tuple[str, set[str]]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """A small company whose requests recur in different words. Some memories answer these requests; other memories only
 look similar.
 
-Each thing has a note, which runs used, and a ticket, which is more similar to every request.
+Each thing has a note that was used by runs, and a ticket that is more similar to every request.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Company:
     tickets: dict[str, MemoryRecord]
 
     def request(self, number: int) -> tuple[str, str]:
-        """Return the thing that request `number` is about, and the request's wording."""
+        """Return the subject of request `number`, and the request's wording."""
         things = list(THINGS)
         return things[number % len(things)], REQUESTS[number // len(things) % len(REQUESTS)]
 
@@ -61,13 +61,13 @@ class Company:
         return thing, self.memory.recall(words.format(thing), top_k, now=now, deadline_ms=60_000, min_relevance=0)
 
     def learn(self, numbers: Sequence[int]) -> None:
-        """Recall, and report the thing's note as used if the answer contains it."""
+        """Recall, and report the note about the subject as used if the answer contains it."""
         for number in numbers:
             thing, result = self.ask(number)
             self.judge(number, result, [self.notes[thing]])
 
     def run(self, number: int, session: str) -> None:
-        """Recall within a conductor's run, which reports the note as used and stores no memory."""
+        """Recall within a conductor's run; the run reports the note as used and stores no memory."""
         run_id, (thing, words) = f"run-{number}", self.request(number)
         now = START + timedelta(days=1, minutes=10 * number)
         self.memory.recall(words.format(thing), 3, by_run=run_id, now=now, deadline_ms=60_000)
@@ -114,5 +114,5 @@ def copied(source: Path, target: Path) -> Path:
 
 
 def ticket(thing: str) -> str:
-    """Return the text of a thing's ticket, which is most similar to the requests."""
+    """Return the text of the ticket about `thing`, the text that is most similar to the requests."""
     return f"{thing} does not work, a customer complains: please have a look at it today"

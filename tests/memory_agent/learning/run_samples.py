@@ -1,4 +1,4 @@
-"""Events about runs, as sent by conductors, workers and people, and memories that need no model."""
+"""Events about runs, as sent by conductors, workers and people; and memories that need no model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def at(minute: float) -> datetime:
 
 
 def event(event_id: str, event_type: str, minute: float, run_id: str | None = None, **payload: Any) -> dict[str, Any]:
-    """Return an event of a run; moves `session_id` from the payload to the event."""
+    """Return an event of a run, with `session_id` moved from the payload to the event."""
     own = {"run_id": run_id} if run_id is not None else {}
     return {
         "event_id": event_id,

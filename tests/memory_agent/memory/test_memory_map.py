@@ -1,4 +1,4 @@
-"""The map shows each memory that has a vector once, at a stable position, and never shows forgotten memories."""
+"""Each memory with a vector appears on the map exactly once, at a stable position; forgotten memories never appear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs about runs in events, read with the default table and with a custom table."""
+"""What events report about runs, read with the default table and with a custom table."""
 
 from __future__ import annotations
 
