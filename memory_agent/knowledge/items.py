@@ -44,7 +44,7 @@ _USERS_STEP = 5  # the displayed number is rounded, which hides individual users
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The description of an item, in addition to text, title and tags: the metadata `shared` of its record."""
+    """What describes an item besides its text, title and tags. Stored as `shared` in the metadata of its record."""
 
     author: str
     version: str

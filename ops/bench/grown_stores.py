@@ -145,7 +145,7 @@ def opened(folder: Path, embedder: Embedder, settings: Settings | None = None) -
 
 
 def await_words(memory: Memory) -> None:
-    """Block until all word vectors are loaded, which a large store does in the background."""
+    """Block until all word vectors are loaded; a large store loads them in the background."""
     while "word_vectors_pending" in memory.recall("are the words there").degraded:
         time.sleep(_POLL_S)
 

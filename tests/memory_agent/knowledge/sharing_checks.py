@@ -186,7 +186,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def events_contain_only_published_items(self) -> None:
-        """Check that the journal contains no words, vectors, users, or ids of items removed before announcement."""
+        """Check that the journal contains no words, vectors or users, and only permitted item ids."""
         model, data = self.model, self.followers.bytes_of_the_journal()
         assert not marks_in(data)
         assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
