@@ -143,7 +143,7 @@ class Shared:
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        An existing version is never replaced. Raises `UnavailableError`. Raises `InvalidInputError`, for example if the
+        An existing version is never replaced. Raises `UnavailableError`, and `InvalidInputError`, for example if the
         preview is another user's, or if its content or memory has changed.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect to it before a deploy")

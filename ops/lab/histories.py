@@ -31,7 +31,7 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_split(name: SplitName, questions: Sequence[Question], random: np.random.Generator) -> Split:
-    """Split the questions into halves for training and testing; disjoint halves may be unequal."""
+    """Split the questions into a training half and a test half; disjoint halves may be unequal."""
     groups = [[question] for question in questions] if name == "random" else evidence_groups(questions)
     train: list[Question] = []
     test: list[Question] = []

@@ -1,8 +1,8 @@
 """The questions that both versions answer about the fixture, and the form in which answers are compared.
 
-`make.py` asks the earlier version, and the tests ask the present version. Each version gets a freshly unpacked fixture
-and the same questions in the same order, because a recall changes later answers (it is counted, and moves the mean of
-the queries).
+`make.py` queries the earlier version, and the tests query the current one. Each version gets a freshly unpacked fixture
+and the same questions in the same order, because each recall is counted and shifts the mean of the queries, and so
+changes later answers.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ ADDED = frozenset({
 })  # fmt: skip
 """Fields that later versions added to their answers."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
-"""Options for later versions, because the earlier version returned the best memories regardless of relevance."""
+"""Options that only later versions receive, because the earlier version ignored relevance."""
 NO_RUNS = {"context": ("--runs", "0")}
-"""Options for later versions, by question, because the earlier version's blocks had no runs."""
+"""Options that only later versions receive, by question, because the earlier version's blocks had no runs."""
 RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
 """Fields of a memory that depend on the ranking; later versions replaced that ranking."""
 MOST = 0.6
