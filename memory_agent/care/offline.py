@@ -231,7 +231,7 @@ def _forget_shared(
 ) -> tuple[SharedPart, str | None]:
     """Remove a user's shared items and statistics, unless `dry_run` is set.
 
-    Returns the number of items and, if the journal still names them, the reason.
+    Returns the number of items and, if the journal still refers to them, the reason.
     """
     with shared_items(data_dir, settings) as shared:
         found: SharedPart = shared.ask(Caller(user_id=user_id), ForgetUser(dry_run=dry_run), _SHARED_TIMEOUT_S)

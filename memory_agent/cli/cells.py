@@ -1,4 +1,4 @@
-"""`cells list|take|drop`: show which cell a user belongs to, and move users when the file of cells changes."""
+"""`cells list|take|drop`: show which cell a user belongs to, and move users when the cells file changes."""
 
 from __future__ import annotations
 
@@ -105,9 +105,9 @@ def _check_cell(cells: Cells, name: str, data_dir: Path) -> None:
 def drop(context: click.Context, target: Target, file: Path) -> None:
     """Erase from this daemon each user whom FILE assigns to another cell, if that cell has all of the user's memories.
 
-    Run this command on the daemon's machine; the other cells must also be running. If the other cell lacks a memory, or
-    has it with a different text, that user is not erased, and the exit code is 1. Shared items of an erased user are
-    unpublished.
+    Run this command on the daemon's machine; the other cells must also be running. If the other cell lacks one of a
+    user's memories, or has it with a different text, the user is not erased, and the exit code is 1. Shared items of an
+    erased user are unpublished.
 
     \b
     Examples:

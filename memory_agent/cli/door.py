@@ -89,7 +89,7 @@ def how_to_start(config: Path | None, settings: Sequence[str]) -> Start:
     own = settings_words(config, settings)
     if not own and not has_settings(os.environ):
         return Start()
-    from memory_agent.cli.options import read_settings  # late: 6 MB that few clients need
+    from memory_agent.cli.options import read_settings  # imported late: takes 6 MB, and few clients need it
     from memory_agent.settings import variables_named
 
     return Start(tuple(own), variables_named(read_settings(config, settings), os.environ))

@@ -97,7 +97,9 @@ def destroy(target: Target, yes: bool) -> None:
     if not target.user_named:
         raise click.UsageError("--user is required; it names the user whose key is destroyed")
     if target.user_id == SYSTEM_USER:
-        raise click.UsageError("the key of system encrypts data about several users; destroy those users' keys instead")
+        raise click.UsageError(
+            "the key of the user `system` encrypts data about several users; destroy those users' keys instead"
+        )
     keys = target.keys
     if keys is None:
         raise click.UsageError(_OFF)

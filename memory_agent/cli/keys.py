@@ -33,8 +33,9 @@ def keys() -> None:
     """Access keys for callers other than the data folder's owner. Each key has scopes, and is for one user or for all
     users.
 
-    The owner's key, `local`, is for all users and scopes, and its token is in the data folder's file `token`. These
-    commands change the key file whether or not a daemon is running; changes take effect with the next request.
+    The owner's key, `local`, is valid for all users and has all scopes; its token is stored in the file `token` in the
+    data folder. These commands change the key file whether or not a daemon is running; changes take effect with the
+    next request.
 
     \b
     Scopes; no scope implies another:
@@ -131,14 +132,14 @@ def _check_person(target: Target, person: str | None, all_users: bool) -> None:
         )
 
 
-@keys.command(short_help="Set the person who holds keys.")
+@keys.command(short_help="Record which person holds the given keys.")
 @click.argument("names", nargs=-1, required=True)
 @click.option("--person", metavar="NAME", help="The person who holds the keys.")
 @click.option("--no-person", is_flag=True, help="Remove the person; each user votes separately again.")
 @options_where_user(UNUSED)
 def assign(target: Target, names: tuple[str, ...], person: str | None, no_person: bool) -> None:
-    """Set the person who holds the keys NAMES and all other keys of the same users. To rename a person, assign the keys
-    to the new name.
+    """Record which person holds the keys NAMES and all other keys of the same users. To rename a person, assign the
+    keys to the new name.
 
     In the figures of shared items, all users of a person share one vote. This also applies to earlier votes. The
     figures change at the next upkeep, and are withheld if too few other users remain. The keys' permissions do not
@@ -159,12 +160,12 @@ def assign(target: Target, names: tuple[str, ...], person: str | None, no_person
 @keys.command(short_help="Replace a key's secret; the old one stops working.")
 @click.argument("name")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write the key to this file (0600), such as its old file, instead of printing it.")  # fmt: skip
+              help="Write the key to this file (0600), such as the old key file, instead of printing it.")  # fmt: skip
 @options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
     """Replace the secret of the key NAME, and print it once. The old secret stops working with the next request.
 
-    The key keeps its age and its person.
+    The key's age and the person who holds it do not change.
 
     The key `local` is the data folder's own key. Its new token is written to the file `token`, from which the daemon
     and clients on this machine read it.
@@ -207,8 +208,8 @@ def _hand_out(target: Target, document: relay.KeyDocument, out: Path | None) -> 
 def list_keys(target: Target) -> None:
     """List the data folder's keys, including revoked ones. Tokens are not shown, because they are not stored.
 
-    A key's age is counted from its creation, even if the key was rotated later. Votes on shared items count once the
-    oldest key of the person is `shared.votes_after_days` days old.
+    A key's age is counted from its creation, even if the key was rotated later. A person's votes on shared items are
+    counted only if the person's oldest key is at least `shared.votes_after_days` days old.
 
     \b
     Examples:

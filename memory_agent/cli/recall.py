@@ -262,7 +262,7 @@ def sessions(target: Target, filter: MemoryFilter, limit: int, after: str | None
 @field_options(MapParams)
 @daemon_options
 def map_memories(target: Target, limit: int) -> None:
-    """Compute positions of memories in a plane: similar memories are near each other.
+    """Compute positions of memories in a plane, such that similar memories are near each other.
 
     --json prints the positions as columns, each with one value per memory: `ids`, `x` and `y` (-1 to 1), `kinds`,
     `session_ids`, `qualities`, `timestamps` and `titles`. If there are more memories than --limit, a fixed pseudorandom

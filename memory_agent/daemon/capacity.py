@@ -43,7 +43,7 @@ def capacity_here(settings: DaemonSettings) -> Capacity:
 
 
 def usable_memory_bytes(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
-    """Return the machine's memory, or the lowest limit of this process's control groups (v2) if that is lower."""
+    """Return the machine's memory, or the lowest limit of this process's cgroups (v2) if that is lower."""
     limits = [int(text) for text in control_group_limits("memory.max", own, groups) if text != "max"]
     return min([psutil.virtual_memory().total, *limits])
 
@@ -53,8 +53,8 @@ def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capa
 
     Shared hosts leave two cores for the daemon's own process and the embedder. At most 32 hosts are shared, because the
     daemon's process spends 0.25 to 0.9 ms per request. Dedicated hosts isolate users; there is one dedicated host per
-    core, and at least 8. The hosts are limited to a quarter of the memory, at 100 MB each. With 8 clients, a host
-    answered 88 recalls/s with 4 threads, 95 with 8 threads, and 83 with 16 threads.
+    core, and at least 8. The number of hosts is limited so that they take at most a quarter of the memory, assuming 100
+    MB per host. With 8 clients, a host answered 88 recalls/s with 4 threads, 95 with 8 threads, and 83 with 16 threads.
 
     >>> capacity_of(DaemonSettings(shared_hosts=3), cores=2, memory_bytes=24 << 30)  # doctest: +NORMALIZE_WHITESPACE
     Capacity(dedicated_hosts=8, shared_hosts=3, spare_hosts=1, requests_in_flight=512, answer_threads=8,

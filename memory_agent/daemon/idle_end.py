@@ -1,8 +1,8 @@
 """Stops a daemon that was started by a client, once it has been idle for a while. Nothing is lost: the next call starts
-a daemon again.
+a new daemon.
 
-Local clients hold a shared lock during each call. The daemon ends only while it holds this lock alone, and keeps it
-until its process has ended. A late call waits for the lock, and then starts a daemon.
+Local clients hold a shared lock during each call. The daemon exits only while it holds this lock exclusively, and keeps
+the lock until its process has ended. A call that arrives later waits for the lock, and then starts a new daemon.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def calls_lock(layout: Layout) -> Iterator[int]:
 
 
 def forget_client() -> None:
-    """Undo what this process inherited from its client. Disable core files, because they would contain memories."""
+    """Reset the state that this process inherited from its client. Disable core files, because they would contain
+    memories.
+    """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o077)
     for limit in _LIMITS:

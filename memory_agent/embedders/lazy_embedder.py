@@ -45,8 +45,8 @@ def open_embedder(settings: AnyEmbedder, *, cache: Path | None = None, package: 
     """Open an embedder in this process; the caller closes it.
 
     `cache` is the folder for built graphs. `package` is the distribution that may contain the weights ("" for none).
-    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture. A model on a
-    server raises `SettingsError`, `ProviderUnavailableError` and `ProviderError`.
+    Raises `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture. If the model is
+    on a server, raises `SettingsError`, `ProviderUnavailableError` or `ProviderError`.
     """
     if not isinstance(settings, EmbedderSettings):
         from memory_agent.embedders.providers import open_provider
@@ -71,7 +71,8 @@ class LazyEmbedder:
         *,
         is_own: bool = False,
     ) -> None:
-        """Use `embedder`, which the caller closes unless `is_own`, or open one with `settings` on first use.
+        """Use `embedder` if it is given; otherwise, open one with `settings` on first use. The caller closes a given
+        embedder unless `is_own`.
 
         `former` is the replaced embedder, whose vectors may still be stored. A client of an embedder process uses that
         process's former embedder.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOT_COVERED = (
     "backups and exports that are not named above (a restore here repeats the erasure), files moved aside "
-    "(replaced-*), and files on machines of a cluster that are down, until they join again",
+    "(replaced-*), and files on cluster machines that are down, until those machines join again",
     "unsent events in the spools and windows of publishers, and of hooks on other machines",
     "quarantined bytes that are not an event and name no user",
     "the ids of events, sessions and runs, which are needed to recognise duplicates and owners",
@@ -36,8 +36,8 @@ _OF_USER = "the user's id in logs, and the user's keys, which remain valid until
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The memories to erase: by id, by session, or by filter.
 
-    `expired` selects expired memories, and `everything` selects the whole user. Neither can be combined with another
-    field.
+    `expired` selects expired memories, and `everything` selects all of the user's data. Neither can be combined with
+    another field.
     """
 
     ids: tuple[str, ...] = ()
@@ -221,10 +221,10 @@ def erasable(user_id: str, intent: Intent) -> Erasable:
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """What was erased, as counts and a hash, without text. If `complete`, no file contains the erased data.
 
-    Otherwise, `reason` states what remains; the next open or upkeep of the store removes the remaining data.
-    `ids_sha256` is the SHA-256 of the sorted ids, one per line. `by_rule` counts expired memories by retention rule.
-    `unknown_ids` are requested ids without a memory. `unpublished` counts the items that the user had shared. `offers`
-    counts the patterns that the user offered. `ratings` counts the rated versions of other users' items.
+    Otherwise, `reason` states what remains; the remaining data is removed when the store is next opened, or at the next
+    upkeep. `ids_sha256` is the SHA-256 of the sorted ids, one per line. `by_rule` counts expired memories by retention
+    rule. `unknown_ids` are requested ids without a memory. `unpublished` counts the items that the user had shared.
+    `offers` counts the patterns that the user offered. `ratings` counts the rated versions of other users' items.
     """
 
     user_id: str
@@ -300,8 +300,13 @@ def left_shared(code: str) -> str:
 
 
 def left_in_journal(code: str) -> str:
-    """Return the reason for an incomplete receipt if the journal failed with this code and still names shared items."""
-    return f"the journal still names what the user shared ({code}); a daemon removes it at its start or next upkeep"
+    """Return the reason for an incomplete receipt if the journal failed with this error code and still has events that
+    refer to the user's shared items.
+    """
+    return (
+        f"the journal still contains events that refer to the user's shared items ({code}); "
+        "a daemon removes them when it starts or at its next upkeep"
+    )
 
 
 def digest_of(record_ids: Iterable[str]) -> str:

@@ -121,7 +121,7 @@ def _short_of_sessions(run: Run) -> int:
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:
-    """Return a function that averages a metric over the answers that have it and `found` additional values of 1."""
+    """Return a function that averages a metric over the answers that have it, plus `found` additional values of 1."""
 
     def average(metric: str) -> float | None:
         measured = [answer.metrics[metric] for answer in answers if metric in answer.metrics]

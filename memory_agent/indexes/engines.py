@@ -19,7 +19,7 @@ _MODULES: Final = {
 
 
 def open_index(engine: str, of: IndexOf) -> VectorIndex:
-    """Open a user's index. The index connects on its first call, which reports an unreachable database.
+    """Open a user's index. The index connects on its first call, so that call fails if the database is unreachable.
 
     Raises `SettingsError` if the settings contradict each other, and `IndexUnusableError` if the engine is not
     installed.

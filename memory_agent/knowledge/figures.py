@@ -5,14 +5,15 @@ users contribute to it, and again when at least five contributions are new or ha
 which is the mean quality of the user's own runs. The author has no vote. All user ids of one person are treated as one
 user here (`voters`).
 
-Privacy. All releases together reveal at most a level of one user's mean quality, a level of the rating, and counts
-capped at 3, even to an attacker who controls all other users. The level is floor(4 q + u) / 4 for a mean of q; the
-offset u in [0, 1) is secret and constant for a user and version (memoised rounding; Ding, Kulkarni and Yekhanin 2017).
-A level is consistent with every q within 1/4 of that level, so any estimate is at least .125 away from some such value
-of q. Scores are rounded to .05, and counts are rounded down to multiples of five. An attacker who controls all but one
-of the five users still learns that another user exists, and that this user has reported since the last release or was
-erased. If the user has only one run, the attacker learns whether the run succeeded. An attacker learns more than a
-level if q changes, or if q equals the rating. This is not differential privacy.
+Privacy. Even to an attacker who controls all other users, all releases together reveal at most three things about a
+user: the level of the user's mean quality, the level of the user's rating, and counts capped at 3. For a mean of q, the
+level is floor(4 q + u) / 4; the offset u in [0, 1) is secret and constant for a user and version (memoised rounding;
+Ding, Kulkarni and Yekhanin 2017). A level is consistent with every q within 1/4 of that level, so any estimate is at
+least .125 away from some such value of q. Scores are rounded to .05, and counts are rounded down to multiples of five.
+An attacker who controls all but one of the five users still learns that another user exists, and that this user has
+reported since the last release or was erased. If the user has only one run, the attacker learns whether the run
+succeeded. An attacker learns more than a level if q changes, or if q equals the rating. This is not differential
+privacy.
 
 Erasing a user removes exactly this user's contribution. A figure that includes this contribution is withdrawn until the
 contributions of five other users are new or changed. If the figure were updated sooner, the difference would reveal the
@@ -45,7 +46,9 @@ QUARTERS = 4
 """A value is rounded to one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting, because privacy depends on it."""
 
 COUNTS_PER_USER = 3
-"""Maximum number of retrievals, and of uses, counted per user. Not a setting, because sums of them are stored."""
+"""Maximum number of retrievals, and of uses, counted per user. Not a setting, because sums of the capped numbers are
+stored.
+"""
 
 KEY_BYTES = 16
 _THOUSAND = 1_000
@@ -189,7 +192,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
     """One figure: its current release, the number of releases, and the sums for the next one.
 
     `waiting` counts the users whose votes were added or changed since the last release. The `Part` of a user has a
-    mark: the number of the last release, and whether that release counts the user.
+    mark: the number of the last release, and whether that release includes the user.
     """
 
     released: T | None = None
@@ -264,7 +267,7 @@ class Standing(msgspec.Struct, array_like=True):
     def create(cls, key: bytes, author: bytes) -> Self:
         """Create a `Standing` without votes. `key`, KEY_BYTES random bytes, keeps the levels of this version secret."""
         if len(key) != KEY_BYTES:
-            raise ValueError(f"key must have {KEY_BYTES} bytes")
+            raise ValueError(f"key must be {KEY_BYTES} bytes long")
         return cls(key, author)
 
     @property

@@ -35,7 +35,7 @@ class LearningEngine(Protocol):
         ...
 
     def adapt(self, query: Embedding) -> Adaptation | None:
-        """Return how to adapt the ranking for a query, (d,) of unit length, or None. `sona.Adaptation.of` creates it.
+        """Return how to adapt the ranking for a query (a unit vector, (d,)), or None. `sona.Adaptation.of` creates it.
 
         An adaptation refers to memories and lessons by the numbers that `learn` received.
         """

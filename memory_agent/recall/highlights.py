@@ -1,7 +1,7 @@
 """Finds the passage that best shows why a memory was found, with the words of the query **marked**. Pure.
 
 Chooses the same passage as `snippet()` of FTS5, in time linear in the length of the text. Words are numbered from 0; a
-hit is the number of a word that the query shares.
+hit is the number of a word that also occurs in the query.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ENDS, _SPACE = (".", ":"), " \t\n\r"  # a sentence ends with one of `_ENDS`, fo
 
 
 class _Part(NamedTuple):
-    """A text split into `terms.pieces`, with its number of words, and the stem of each hit by position, ascending."""
+    """A text split into `terms.pieces`, with its number of words and the stem of each hit, in text order."""
 
     pieces: list[str]
     size: int
@@ -144,7 +144,9 @@ def _ends_sentence(piece: str) -> bool:
 
 
 def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return the score and last hit of the passage at each of `starts`, which ascend and do not exceed the last hit."""
+    """Return the score and last hit of the passage at each of `starts`. These must be in ascending order, and at most
+    the last hit.
+    """
     numbers = list(hits)
     held = dict.fromkeys(wanted, 0)
     scores = {}

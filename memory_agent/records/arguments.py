@@ -42,11 +42,11 @@ class RecallOptions(TypedDict, total=False):
     """Further options of a recall.
 
     `profile`: the planner's situation, which sets the default number and kinds of memories. `dates`: how to treat a
-    time named in the query. `reference_time`: the time relative to which "last week" is resolved (default: now); its
-    time zone decides when days begin. `context_tokens`: also render a prompt block of at most this many tokens of the
-    embedding model. `with_embedding`: include each record's vector. `min_relevance`: the minimum relevance of a
+    time mentioned in the query. `reference_time`: the time relative to which "last week" is resolved (default: now);
+    its time zone decides when days begin. `context_tokens`: also render a prompt block of at most this many tokens of
+    the embedding model. `with_embedding`: include each record's vector. `min_relevance`: the minimum relevance of a
     returned memory, 0 to 1; 0 disables the threshold. `runs`: also return at most this many finished runs whose request
-    resembles the query; the block begins with these runs. The default is 2 if a block is rendered for the profile
+    resembles the query; in the block, they come first. The default is 2 if a block is rendered for the profile
     `before_planning` or `trajectory`, else 0. `tiers`: `local`, the default, is the user's own memory; `global`
     contains the items that users share.
 

@@ -17,7 +17,7 @@ _BLOCK = re.compile(rf"{re.escape(OPEN.partition(chr(10))[0])}\s*Records of past
 
 
 def without_blocks(text: str) -> str:
-    """Return a text without its blocks, including truncated blocks, so that recalled memories are not stored again.
+    """Return a text with all blocks removed, even truncated ones, so that recalled memories are not stored again.
 
     >>> without_blocks("Fix it.\\n<recalled_memories>\\nRecords of past sessions ...\\n</recalled_memories>").strip()
     'Fix it.'

@@ -59,11 +59,11 @@ class Transcript(ABC):
 
     @abstractmethod
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield the unread entries. With `is_growing`, an incomplete end is left for the next call."""
+        """Yield the unread entries. With `is_growing`, an incomplete entry at the end is left for the next call."""
 
 
 class LineTranscript(Transcript):
-    """A growing file of JSON lines. If the file became shorter, it is read from the start again."""
+    """A growing file of JSON lines. If the file has become shorter, it is read from the start again."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
         super().__init__(path, make)

@@ -54,14 +54,14 @@ class Part:
 
 
 def parse_part(line: str) -> Part:
-    """Parse `[+] [Label:] place | place | ...`. Raises ValueError for an empty place."""
+    """Parse `[+] [Label:] place | place | ...`. Raises ValueError for an empty path."""
     body = line.strip()
     accompanies = body.startswith("+")
     label, colon, rest = body.removeprefix("+").rpartition(":")
     paths = (place.strip().replace("[]", ".[]").split(".") for place in rest.split("|"))
     places = tuple(tuple(filter(None, path)) for path in paths)
     if not all(places):
-        raise ValueError(f"{line!r} has an empty place")
+        raise ValueError(f"{line!r} contains an empty path")
     return Part(places, label.strip() + colon, accompanies)
 
 
@@ -105,8 +105,8 @@ def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> st
     """Return the text of a payload with no known fields, or "".
 
     Prefers the outermost field whose name ends in summary, message, text, error or result, in this order; otherwise
-    returns the longest text at any depth that reads as language. Skips texts in `without`. Examines at most 2,000
-    values and 6 levels.
+    returns the longest text at any depth that looks like natural language. Skips texts in `without`. Examines at most
+    2,000 values and 6 levels.
     """
     best, best_key = "", (_MAX_DEPTH + 1, 0)
     longest = ""

@@ -26,7 +26,7 @@ from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay import described
 from relay.disk import CHECKSUM_BYTES, checksum
 
-FORMAT = 2  # the format of stores with passages or word bits, which older versions would not erase
+FORMAT = 2  # the format of stores that contain passages or word bits; older versions would not erase these
 
 _SOURCES: tuple[Source, ...] = (
     "user_input",
@@ -303,7 +303,9 @@ def vector_bytes(ndim: int) -> int:
 
 
 def encode_passages(row: int, spans: npt.NDArray[np.int32], further: Embedding) -> bytes:
-    """Return the stored form of a text's spans (p, 2) and of the vectors (p - 1, d) after the first."""
+    """Return the stored form of the spans of a text's passages, (p, 2), and of the vectors of all passages but the
+    first, (p - 1, d).
+    """
     return with_checksum(row, spans.astype("<i4").tobytes() + further.astype("<f2").tobytes())
 
 
@@ -316,7 +318,7 @@ def passages_body(row: int, value: bytes, ndim: int) -> bytes:
 
 
 def passages_of(body: bytes, ndim: int) -> tuple[npt.NDArray[np.int32], Embedding]:
-    """Return the spans (p, 2) and the vectors (p - 1, d) after the first."""
+    """Return the spans of all passages, (p, 2), and the vectors of all passages but the first, (p - 1, d)."""
     count = (len(body) + vector_bytes(ndim)) // (_SPAN_BYTES + vector_bytes(ndim))
     end = count * _SPAN_BYTES
     spans = np.frombuffer(body[:end], dtype="<i4").reshape(count, 2).astype(np.int32)

@@ -35,7 +35,7 @@ _CONNECTIVITY, _EXPANSION_ADD = 16, 128
 _STEP = 64  # slots added per step while no search is running
 _SHORT_STEP = 4  # slots added per step while searches may be waiting; a step takes 2-4 ms
 _PATIENCE_S = 0.005
-_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots outside the graph that a search may scan, which takes 0.3 ms
+_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # at most this many slots outside the graph; scanning them takes 0.3 ms
 _NICE = 10
 
 

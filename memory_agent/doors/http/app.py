@@ -111,7 +111,7 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` each of request bodies and of responses; a single body may be larger."""
+        """Buffer at most `bodies_bytes` of request bodies, and as much of responses; a single body may be larger."""
         self._reception = reception
         self._mcp = McpDoor(reception)
         self._hooks = HookDoor(reception, intake)

@@ -1,8 +1,9 @@
 """Decides which phrases of a text are times, and combines them: "from March to May 2023".
 
-A weak phrase ("March", "2022", "Monday") counts only after a suitable preposition. A month also counts only if the next
-words do not make it a verb, name or number. Phrases that are joined to a time by "and", "or" or a comma count too: "in
-March, April and May 2025". An excluded time ("not last week") is ignored, since the query asks about every other time.
+A weak phrase ("March", "2022", "Monday") counts only after a suitable preposition. In addition, a month counts only if
+the words after it do not make it a verb, a name or a number. Phrases that are joined to a time by "and", "or" or a
+comma count too: "in March, April and May 2025". An excluded time ("not last week") is ignored, since the query asks
+about every other time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phrases, is_dated, word_set
 from memory_agent.recall.dates.windows import Calendar, Window
 
-_HOMONYMS = word_set("may march mar dec oct sep fall spring")  # in lower case, these are also other words
+_HOMONYMS = word_set("may march mar dec oct sep fall spring")  # in lower case, these also have other meanings
 _FIGURES_FOLLOW = word_set("mar dec oct sep")  # these may also precede a number in another sense: octal 17 ("oct 17")
 _NAMES = word_set("april may june august")  # also people's names: "before June left"
 _INSIDE = word_set("in during throughout")  # these words do not precede a person's name
@@ -29,7 +30,7 @@ _GOES_ON = compiled(
 _OWNS = compiled(r"['’]s \w")
 _SENTENCE_BEGINS = compiled(r"(?:\A|[.?!:\n])\s*\Z")
 _NAMES_A_DAY = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
-"""The text before a bare weekday that is used as a name, not as a time."""
+"""Matches the text before a bare weekday if the weekday is used as a name, not as a time."""
 _LISTED = compiled(r"\s?,(?: and| or| nor)? | (?:and|or|nor|and/or|&) ")
 _AND = compiled(r"(?:\s?,)? (?:and|or|nor|and/or|&) ")
 _LEFT_OUT = compiled(
@@ -95,10 +96,10 @@ def _continues(text: str, before: Phrase, phrase: Phrase) -> bool:
 
 
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
-    """Return the times of a list.
+    """Return the times that a list of phrases refers to.
 
     If a phrase counts as a time, so does the next phrase. A year at the end of the list applies to all phrases. A year
-    in the middle does not apply to all, since the year of the phrases after it is unknown.
+    in the middle does not apply to all phrases, since the year of those after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
@@ -116,7 +117,7 @@ def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Readin
 
 def _begin(reading: Reading) -> datetime:
     since = reading.windows[0].since
-    assert since is not None  # it is None only after a direction ("before"), which no list has
+    assert since is not None  # None only for a time with "before" or the like, which cannot be in a list
     return since
 
 
@@ -136,7 +137,9 @@ def _is_homonym(phrase: Phrase) -> bool:
 
 
 def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
-    """Whether the time is excluded ("not last week"), or joined by "and" or "or" to the excluded time `before` it."""
+    """Whether the time is excluded ("not last week"). A time that "and" or "or" joins to an excluded time (`before`) is
+    excluded too.
+    """
     if before is not None and _AND.fullmatch(text, before.end, reading.start):
         return True
     words = _LEFT_OUT.search(text, max(0, reading.start - REACH), reading.start)
@@ -144,8 +147,8 @@ def _is_left_out(text: str, reading: Reading, before: Reading | None) -> bool:
 
 
 def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False) -> Reading | None:
-    """Return the time that one phrase names. With `counts`, even a weak phrase counts as a time, since it is part of a
-    list of times.
+    """Return the time that one phrase refers to. With `counts`, even a weak phrase counts as a time, since it is part
+    of a list of times.
     """
     if (phrase.is_weak and not (counts or _is_backed(text, phrase))) or _is_doubtful(text, phrase):
         return None
@@ -155,7 +158,9 @@ def _single(text: str, phrase: Phrase, calendar: Calendar, counts: bool = False)
 
 
 def _range(text: str, pair: list[Phrase], calendar: Calendar) -> Reading | None:
-    """Return the range between two phrases. If the start has no year, it is the latest such date before the end."""
+    """Return the range between two phrases. If the start is given without a year, it is the latest matching date before
+    the end.
+    """
     if len(pair) < 2 or not _is_range(text, *pair) or _is_doubtful(text, pair[1]):
         return None
     first, last = pair
@@ -207,7 +212,7 @@ def _is_doubtful(text: str, phrase: Phrase) -> bool:
 
 
 def _may_be_other(text: str, phrase: Phrase) -> bool:
-    """Whether the phrase is a time only if the next words confirm it."""
+    """Whether the phrase is ambiguous: it is a time only if the words after it confirm that."""
     kind, word = phrase.rule.kind, _word(phrase)
     if kind == "year":
         return phrase.is_weak

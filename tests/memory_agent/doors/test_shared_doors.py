@@ -322,7 +322,7 @@ def test_uses_before_a_key_is_revoked_count_and_later_ones_do_not(doors: Doors) 
         with pytest.raises(UnauthorizedError):
             user.feedback(result.recall_id, used=[item.id], quality=0.0)
     late = datetime.now(UTC) + timedelta(days=host._settings.shared.votes_after_days + 1)
-    for _ in range(2):  # an upkeep of the store releases only earlier reports
+    for _ in range(2):  # upkeep of the store releases only earlier reports
         host.keep_up(late)
     (figures,) = [one.quality_metrics for one in author.shared.published() if one.id == item.id]
     assert (figures.distinct_users, figures.used_count) == (5, 5)
@@ -550,7 +550,7 @@ def test_an_erasure_reports_items_that_remain_in_the_journal(doors: Doors, monke
         patched.setattr(RemoteKnowledge, "ask", away)
         receipt = gone.erasure.erase_user()
     assert (receipt.unpublished, receipt.complete) == (1, False)
-    assert "the journal still names what the user shared (unavailable)" in str(receipt.reason)
+    assert "contains events that refer to the user's shared items (unavailable)" in str(receipt.reason)
 
 
 def test_a_damaged_store_does_not_prevent_the_erasure_of_a_user(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
