@@ -12,7 +12,7 @@ _BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
 )
-"""The upper bounds of the buckets in seconds, inclusive. A final bucket has no upper bound."""
+"""The upper bounds of the buckets in seconds, inclusive. The last bucket has no upper bound."""
 
 
 class Histogram(msgspec.Struct, kw_only=True):

@@ -14,11 +14,11 @@ answer.
 For contests, wealth is divided equally among stakes of .1, .2, .4 and .8. Contests are also counted in TRIAL, because
 earlier versions interleaved in this state.
 
-The opposite bet measures harm. It turns the learner OFF at 20, both in TRIAL and in ON. On entering ON, the wealth of
-this bet is reset to 1, and from then on only contests count. After a long series of wins, this wealth is too low to
-detect later harm soon. Therefore, a second bet in ON restarts whenever its wealth falls below 1 (a CUSUM e-detector:
-Shin, Ramdas, Rinaldo 2023), and turns the learner OFF at 400. If the learner is no better than chance, this takes at
-least 400 contests on average.
+The opposite bet measures harm. It turns the learner OFF at 20, both in TRIAL and in ON. When the gate enters ON, the
+wealth of this bet is reset to 1, and from then on only contests count. After a long series of wins, this wealth is too
+low to detect later harm promptly. Therefore, a second bet in ON restarts whenever its wealth falls below 1 (a CUSUM
+e-detector: Shin, Ramdas, Rinaldo 2023), and turns the learner OFF at 400. If the learner is no better than chance, this
+takes at least 400 contests on average.
 
 The state depends only on the sequence of calls to `credit` and `observe`.
 """
@@ -71,7 +71,7 @@ class Evidence:
     won: int
     lost: int
     tied: int
-    evidence: float  # the wealth of the bet for the learner, which is turned ON at `threshold`
+    evidence: float  # the wealth of the bet on the learner; at `threshold`, the learner is turned ON
     harm: float  # the wealth of the bet against the learner
     drift: float  # the wealth of the restarting bet against the learner
     threshold: float
@@ -122,10 +122,10 @@ class Gate:
         return self._state.state
 
     def route(self, key: str) -> Route:
-        """Return the ranking that serves the recall with this key. The same key and state always give the same route.
+        """Return which ranking answers the recall with this key. The same key and state always give the same route.
 
-        The baseline serves a tenth of the keys in every state, as an independent comparison. "compare" means that the
-        baseline serves the recall, and that the learned ranking is logged for the comparison.
+        In every state, the baseline ranking is used for a tenth of the keys, as an independent comparison. "compare"
+        means that the baseline ranking is shown, and that the learned ranking is only logged, for comparison.
         """
         if self.state != "on":
             return "compare" if self.state == "trial" else "baseline"

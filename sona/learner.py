@@ -6,7 +6,7 @@ approximate until the next rebuild: the means that are subtracted from queries a
 keep their former baseline, and the gate does not recount revised contests. Comparisons and contests influenced by a
 forgotten lesson keep their results.
 
-Ranking is left to the caller, and saving to `checkpoint`.
+The caller does the ranking, and `checkpoint` does the saving.
 
 Shapes: d = dimensions, n = exemplars, m = used memories.
 """

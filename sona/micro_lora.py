@@ -71,7 +71,7 @@ class MicroLora:
         return float(np.sqrt(max(largest, 0.0)))
 
     def adapt(self, x: Array | Vector) -> Array:
-        """Shift and normalise `x`, (d,) of unit length, if it is finite."""
+        """Return the unit vector `x`, (d,), shifted and normalised, or unchanged if it is not finite."""
         if x.shape != (self._ndim,):
             raise ShapeError(self._ndim, x.shape)
         down, up = self._matrices()

@@ -1,10 +1,11 @@
 """Measures what each part of the ranking contributes: parts are added one by one, and removed one at a time.
 
 LoCoMo has short turns, BEAM has longer messages with short evidence, and the runs of a software-engineering agent (SWE)
-have long reports and outputs. Parts are switched on and off by settings, so every line runs the shipped code, called
-through `Memory` on the same stores. The exception is late interaction, which is switched off by an embedder without
-word vectors: a query word then matches only memories that contain the word. Differences from the shipped recall are
-bootstrapped over groups (conversations, chats, issues), because the questions of one group are not independent.
+have long reports and outputs. Parts are switched on and off by settings, so every row of the tables is measured with
+the shipped code, called through `Memory` on the same stores. The exception is late interaction, which is switched off
+by an embedder without word vectors: a query word then matches only memories that contain the word. Differences from the
+shipped recall are bootstrapped over groups (conversations, chats, issues), because the questions of one group are not
+independent.
 
     python -m ops.bench.ablation --data FOLDER      ten minutes; writes ops/bench/ablation.md
 
@@ -244,11 +245,11 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         "",
         f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; values in %.",
         "",
-        "- All lines run the shipped code, with different settings. The first two use only vectors or only words. In",
-        "  `cosine and words`, a query word matches only memories that contain the word. Each following line adds a",
-        "  part. All of these lines take the speaker into account.",
+        "- All rows are measured with the shipped code, with different settings. The first two use only vectors or",
+        "  only words. In `cosine and words`, a query word matches only memories that contain the word. Each following",
+        "  row adds a part. All of these rows take the speaker into account.",
         "- Differences are relative to the shipped recall, with the 95 % interval of a paired bootstrap over groups. A",
-        "  data set supports a part if the interval of the line without it is entirely below 0.",
+        "  data set supports a part if, in the row without that part, the interval is entirely below 0.",
         f"- `+ {_PARTS[-2].name}` is the shipped recall without {_PARTS[-1].name}.",
         "- `cosine and words` and `shipped without late interaction` show the results of an embedder without word",
         "  vectors.",

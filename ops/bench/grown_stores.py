@@ -116,7 +116,7 @@ class Growth:
 
 @contextmanager
 def grown_stores(sizes: Sequence[int] = SIZES, tell: Tell | None = None) -> Iterator[Growth]:
-    """Grow a store to 10 % more than the last of `sizes`, and yield its copies at each size; remove them afterwards."""
+    """Grow a store to 10 % more than the last of `sizes`, and yield a copy for each size; remove the copies on exit."""
     model = open_embedder(EmbedderSettings(allow_download=False, bulk_niceness=0))
     try:
         with tempfile.TemporaryDirectory(prefix="bench-grown-") as folder:

@@ -98,7 +98,7 @@ def _publish(data_dir: Path, published: list[str]) -> None:
 
 @contextmanager
 def _joined(data_dir: Path, folder: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """Start the machines and join them to the daemon; end them on exit."""
+    """Start the machines and join them to the daemon; stop them on exit."""
     machines: dict[str, subprocess.Popen[str]] = {}
     try:
         for name, address in _MACHINES.items():

@@ -106,7 +106,7 @@ def kill_in_the_middle(stage: Stage) -> None:
 
 
 def ask_as_somebody_else(stage: Stage) -> None:
-    """Recall with one user's query as the other user; check that the answer contains no memory of the first user."""
+    """Repeat the first user's query as the other user; check that the answer contains no memory of the first user."""
     question = stage.story.request[0].text
     stage.screen.request(f"{OTHER} repeats {HEROINE}'s first request", question)
     shown = stage.client(OTHER).recall(question, _ALL).memories

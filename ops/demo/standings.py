@@ -1,4 +1,4 @@
-"""Describes how often and why the successful run ranks first in carol's answers, and the gate's evidence. Pure."""
+"""Describes how often the successful run ranks first in carol's answers and why, and the gate's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class Standings:
         self.unlearned[key] += rank_of(page.kind.worked, by_likeness(shown)) == 1
 
     def led(self, week: Week) -> tuple[int, int]:
-        """Return how often the successful run ranked first in a week, with and without the learned parts."""
+        """Return how often, in one week, the successful run ranked first with the learned parts, and how often without
+        them.
+        """
         return _sum(self.worked, week), _sum(self.unlearned, week)
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -116,5 +118,5 @@ def _evidence(status: SonaStatus) -> str:
     if gate.state == "trial":
         return f"compared but not shown; {won}" + (f", the bet is at {gate.evidence:.0f}" if decided else "")
     if gate.state == "on":
-        return f"{won} since" if decided else f"the bet reached {gate.threshold:g}, so learning now ranks"
+        return f"{won} since" if decided else f"the bet reached {gate.threshold:g}, so learned rankings are now shown"
     return f"learning did not help; {won}"

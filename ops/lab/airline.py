@@ -74,12 +74,12 @@ def read_airline(file: Path) -> AirlineRuns:
         raise InvalidInputError(str(file), f"is not a file of airline runs: {error}") from error
     runs = tuple(_run(entry) for entry in entries if any(message.role == "user" for message in entry.messages))
     if len({(run.task, run.trial) for run in runs}) != len(runs):
-        raise InvalidInputError(str(file), "contains a duplicate task and trial")
+        raise InvalidInputError(str(file), "contains a duplicate combination of task and trial")
     return AirlineRuns(digest=sha256(content).hexdigest(), runs=runs)
 
 
 def events_of(run: RecordedRun, user_id: str, at: datetime, recall_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the events, one second apart, of a run started at `at`; `recall_ids` are the ids of its recalls."""
+    """Return the events of a run that started at `at`, one second apart; `recall_ids` are the ids of its recalls."""
     asked = {"recall_ids": list(recall_ids)} if recall_ids else {}
     events = [_event(run, user_id, at, 0, "conductor.run.started", {"objective": run.request} | asked)]
     for place, (event_type, text) in enumerate(run.steps, 1):

@@ -1,13 +1,13 @@
 """The arms to compare: rankings, and signals to learn from. Every arm runs the real `Memory` with its own settings.
 
-A signal consists of the memories that a run names as used, and the run's verdict:
+A signal consists of the memories that a run reports as used, and the run's verdict:
 
-- oracle: all evidence, found or not, always approved; an upper bound that no user can provide.
-- cite, the main signal: the evidence that was shown, where each item is replaced by another shown memory with
-  probability .2; approved if evidence was shown, failed otherwise, with 10 % of the verdicts inverted.
+- oracle: all evidence, found or not, always approved; an upper bound that no real user's feedback can reach.
+- cite, the main signal: the evidence that was shown, except that each item is replaced with probability .2 by another
+  memory that was shown; approved if evidence was shown, failed otherwise, with 10 % of the verdicts inverted.
 - list: everything that was shown, which is uninformative; verdicts as in cite.
-- shuffled oracle, shuffled cite: controls that name as many memories as oracle and cite, but choose another question's
-  evidence or random shown memories. A gain shown by these controls does not come from learning from use.
+- shuffled oracle, shuffled cite: controls that report as many memories as oracle and cite, but choose another
+  question's evidence or random shown memories. A gain shown by these controls does not come from learning from use.
 
 Three parts of the learner can be isolated by turning the others off in the settings, and are measured separately: the
 bank, the association (the memories used by the nearest past requests), and the quality prior. No setting shifts all
@@ -122,7 +122,7 @@ WRONG_VERDICTS = 0.1
 
 
 class Claim(NamedTuple):
-    """The ids of the items that a run names as used, and the run's quality."""
+    """The ids of the items that a run reports as used, and the run's quality."""
 
     used: tuple[str, ...]
     quality: float

@@ -68,7 +68,7 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecurringSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The totals for one signal's users; `again` and `new` compare each metric with learning off."""
+    """The totals for one signal's users; `again` and `new` compare each metric with its value when learning is off."""
 
     signal: Signal
     users: int

@@ -55,7 +55,9 @@ class KeyRing:
     """
 
     def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
-        """`data_dir`: the folder encrypted with these keys. If set, keys are created only if it records this ring."""
+        """`data_dir`: the folder encrypted with these keys. If it is given, a key is created only if that folder does
+        not record another ring.
+        """
         self.folder = folder
         self._data_dir = data_dir
         self._guard = threading.Lock()
@@ -94,7 +96,7 @@ class KeyRing:
         return cipher
 
     def claim(self) -> None:
-        """Make this the ring of its data folder unless the folder has a ring. Durable on return.
+        """Make this the ring of its data folder, unless the folder already has one. Durable on return.
 
         Raises `EncryptionKeyMissingError` (for `system`) if the data folder has a different ring, and `KeyFileError`.
 
@@ -310,7 +312,7 @@ def _stays(path: str, file_id: _FileId) -> bool:
 
 
 def ring_file(data_dir: Path) -> Path:
-    """Return the file of a data folder that identifies its ring. Include it in every backup.
+    """Return the path of the file, in a data folder, that identifies the folder's ring. Include it in every backup.
 
     >>> ring_file(Path("data"))
     PosixPath('data/encryption')

@@ -155,11 +155,13 @@ class Journal:
         user_id: str | None = None,
         audiences: frozenset[str] | None = None,
     ) -> Batch:
-        """Return at most `limit` entries after `after_seq` in order, optionally of one user, from one snapshot.
+        """Return at most `limit` entries after `after_seq`, in order and from one snapshot; optionally, only those of
+        one user.
 
         With `audiences`, only entries for these audiences are returned; at most 10,000 other entries are skipped
-        (`Batch.has_more`). Stops before `max_bytes` of event data, but always returns the first entry. Skips entries
-        whose key is missing. Raises `EntryDamagedError` if the first entry is damaged, and `KeysUnavailableError`.
+        (`Batch.has_more`). Stops before the event data would exceed `max_bytes`, but always returns the first entry.
+        Skips entries whose key is missing. Raises `EntryDamagedError` if the first entry is damaged, and
+        `KeysUnavailableError`.
 
         >>> appended = journal.append(events, now)
         >>> batch = journal.fetch(after_seq=0, limit=2)

@@ -123,7 +123,7 @@ def _digest(suspect: Suspect) -> bytes:
 
 
 def source_name(kind: str, name: str, principal: Principal) -> str:
-    """Return the source to store with quarantined bytes, which includes the key's user."""
+    """Return the source to store with quarantined bytes; it includes the user of the key."""
     if principal.user_id is not None:
         return f"{kind}{_OF_USER}{principal.user_id}/{name}"
     return f"{kind}:{name}" if name else kind

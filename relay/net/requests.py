@@ -211,7 +211,10 @@ class AsyncRequestSocket:
         self._end_watch = zeromq.Watch(self._end, self._look_for_end)
 
     async def request(self, body: bytes | Sequence[bytes], timeout_s: float) -> Frames:
-        """Send `body`; return the frames of its reply. Raises the errors of `RequestSocket.request` with `once`."""
+        """Send `body`; return the frames of its reply.
+
+        Raises the same errors as `RequestSocket.request` if the socket was created with `once`.
+        """
         correlation, loop = _correlation(self._correlations), asyncio.get_running_loop()
         future: asyncio.Future[Frames] = loop.create_future()
         expiry = loop.call_later(timeout_s, self._expire, future, timeout_s)

@@ -1,7 +1,7 @@
 """The checker: compares promises with the journal, the stores, their indexes and the quarantine. Pure.
 
-A promise is an acknowledgement that its receiver recorded before it continued. An event without an acknowledgement may
-be missing, but must not exist twice. `reading` reads the files.
+A promise is an acknowledgement that was recorded by its receiver before the receiver continued. An event without an
+acknowledgement may be missing, but must not exist twice. `reading` reads the files.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Store:
 class History:
     """Everything known about a run.
 
-    `handled` is the journal number up to which the stores have ingested. `taken_in` contains the ids that a store
-    reported as stored; `deleted` contains the ids reported as forgotten. `doubtful` contains the ids whose deletion was
-    requested but not confirmed.
+    `handled` is the number of the last journal entry that the stores have ingested. `taken_in` contains the ids that a
+    store reported as stored; `deleted` contains the ids reported as forgotten. `doubtful` contains the ids whose
+    deletion was requested but not confirmed.
     """
 
     acked: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -211,5 +211,5 @@ def _relay_config(folder: Path, keys: Path) -> list[str]:
 
 
 def count_lines(file: Path) -> int:
-    """Return the number of lines of a file, or 0 if it does not exist."""
+    """Return the number of lines in a file, or 0 if it does not exist."""
     return file.read_bytes().count(b"\n") if file.exists() else 0

@@ -1,4 +1,5 @@
-"""Test a rolling upgrade: daemon and machine run different versions side by side while events are published and read.
+"""Test a rolling upgrade: the daemon and a machine run different versions side by side, while events are published and
+memories are read.
 
 The next version is a copy of the packages with another version number, an additional setting, and hosts that create a
 file. The version after that uses a different protocol. Everything at rest is encrypted, with the same keys on both
@@ -111,7 +112,7 @@ class Events:
                     self.acknowledged[user_id].append(text)
 
     def read_again(self) -> None:
-        """Wait until every user has been read again."""
+        """Wait until the memories of every user have been read again."""
         enough = self.reads + 2 * len(self.users)
         until(lambda: self.reads >= enough or bool(self.failed_reads))
 

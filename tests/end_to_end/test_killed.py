@@ -1,4 +1,6 @@
-"""Test killing relay, daemon, actor or raylet during ingestion: acknowledged events are stored exactly once."""
+"""Test that acknowledged events are stored exactly once if the relay, the daemon, an actor or the raylet is killed
+during ingestion.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def test_every_acknowledged_event_is_stored_once_after_any_kill(own_full_daemon:
         kill_part(own_full_daemon, "embedder")
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS * 2 // 3)
         kill_raylet(own_full_daemon)
-        assert own_full_daemon.wait() > 0  # without Ray the daemon ends; a supervisor would restart it
+        assert own_full_daemon.wait() > 0  # without Ray, the daemon exits; a supervisor would restart it
         own_full_daemon.start()
         assert publisher.wait(timeout=300) == 0
     finally:

@@ -46,7 +46,7 @@ class Sharing:
         self._seeded = seeded
 
     def until(self, is_enough: Callable[[], bool], kill: Callable[[], object]) -> None:
-        """Run all users until some time after `is_enough()`, then call `kill`."""
+        """Run all users until `is_enough()` becomes true and for a random time after that; then call `kill`."""
         stopping = threading.Event()
         threads = [threading.Thread(target=self._work, args=(user_id, stopping)) for user_id in USERS]
         for thread in threads:

@@ -139,7 +139,7 @@ def check(found: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def channel_of_the_fact(user: str, daemon: DaemonProcess) -> str | None:
-    """Return the channel of the only memory, stored by VS Code or Cursor."""
+    """Return the channel of the only memory, which was stored by VS Code or Cursor."""
     with MemoryClient(user, data_dir=daemon.data_dir) as memory:
         (record,) = memory.list(limit=5).records
     assert record.text == FACT

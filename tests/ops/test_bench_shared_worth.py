@@ -1,4 +1,6 @@
-"""Test the worth of shared items in a world of a few texts: the loop raises helpful items; the controls do not."""
+"""Test the benefit of shared items in a world of a few texts: the loop ranks helpful items higher, and the controls do
+not.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +52,11 @@ MATTERS = {
         "The certificate of the staging gateway is renewed through the DNS zone",
     ),
 }
-HELPFUL = 2  # index among the three items of a matter; a search finds another item first
+HELPFUL = 2  # index among the three items of a topic; a search finds another item first
 
 
 def made(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Return a world of two matters; one user has a memory about something else."""
+    """Return a world of two topics; one user has a memory about something else."""
     with Memory.open(own_folder(folder, "ann"), settings=SETTINGS, embedder=embedder) as memory:
         memory.remember("Lunch is at noon in the canteen")
     items, kinds = [], []

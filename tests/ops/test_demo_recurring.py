@@ -124,7 +124,7 @@ def status(state: GateState, won: int = 0, lost: int = 0) -> SonaStatus:
 def test_progress_shows_the_evidence_of_the_gate() -> None:
     assert progress(1, 1, status("shadow")) == "week 1, page   1  shadow: 1 of the 2 runs required before a trial"
     assert progress(1, 5, status("trial", 5, 1)).endswith("won 5 of 6 comparisons, the bet is at 7")
-    assert progress(1, 9, status("on")).endswith("on: the bet reached 28, so learning now ranks")
+    assert progress(1, 9, status("on")).endswith("on: the bet reached 28, so learned rankings are now shown")
     assert progress(1, 9, status("on", 1)).endswith("on: won 1 of 1 comparison since")
     assert "did not help; won 1 of 10" in progress(1, 9, status("off", 1, 9))
 

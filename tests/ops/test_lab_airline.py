@@ -71,7 +71,7 @@ def test_its_events_are_memories_of_one_run_whose_end_is_the_reward(tmp_path: Pa
 def test_a_file_that_is_none_of_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="is not a file of airline runs"):
         read_airline(write(tmp_path, {"task_id": 1}))
-    with pytest.raises(InvalidInputError, match="contains a duplicate task and trial"):
+    with pytest.raises(InvalidInputError, match="contains a duplicate combination of task and trial"):
         read_airline(write(tmp_path, entry(1, 0, 0.0), entry(1, 0, 1.0)))
     with pytest.raises(InvalidInputError, match="cannot be read"):
         read_airline(tmp_path / "absent.json")

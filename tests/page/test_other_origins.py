@@ -1,4 +1,6 @@
-"""Test that pages of other origins get nothing from the daemon, even on its host or a name that resolves to it."""
+"""Test that pages of other origins get nothing from the daemon, even if they are served from its host or from a name
+that resolves to it.
+"""
 
 from __future__ import annotations
 

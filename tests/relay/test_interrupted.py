@@ -1,4 +1,4 @@
-"""Test that Ctrl-C at any point of the main thread leaves publishers, subscribers, journals and locks usable."""
+"""Test that Ctrl-C at any point in the main thread leaves publishers, subscribers, journals and locks usable."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Machines:
             self.allowed, self.at_least = [committed], position
 
     def move(self) -> None:
-        """Restore on another machine, which becomes the owner without the previous machine's knowledge."""
+        """Restore on another machine, which becomes the owner without the previous machine being notified."""
         self._count += 1
         folder = self._folder / str(self._count)
         restored = restore(faulty_objects(), "alice", folder / "records", self.at_least)

@@ -108,7 +108,7 @@ print(list(migrate_folder(Path({str(data_dir)!r}), Settings(), "sqlite-vec", rep
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run(kills=True).returncode == -signal.SIGKILL
-    with closing(opened(data_dir)) as archive:  # an index used half-filled would retain memories erased meanwhile
+    with closing(opened(data_dir)) as archive:  # a partly filled index would retain memories erased in the meantime
         assert archive.follower is None
         assert not (user_folder(data_dir, "alice") / SQLITE).exists()
     killed, whole = run(kills=True), run(kills=False)

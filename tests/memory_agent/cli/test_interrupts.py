@@ -1,4 +1,4 @@
-"""Test that commands interrupted by Ctrl-C report what they have done, with real processes, signals and a relay."""
+"""Test, with real processes, signals and a relay, that commands interrupted by Ctrl-C report what they have done."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def stopped(relay: RelayProcess) -> Iterator[None]:
 
 @contextmanager
 def started(*words: str, is_ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """Start a command with SIGINT ignored, or with its default action even if the tests run as a background job."""
+    """Start a command that ignores SIGINT, or that has the default action for SIGINT, even if the tests ignore SIGINT
+    because they run as a background job.
+    """
     handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
     process = subprocess.Popen(
         [sys.executable, "-m", "memory_agent", *words, "--json"],

@@ -1,4 +1,4 @@
-"""Test that child processes are restarted after any startup failure, and end on request."""
+"""Test that child processes are restarted after any startup failure, and that they exit on request."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_environment_variables_of_this_process_override_those_of_a_part(
 
 
 def test_a_part_stopped_during_its_start_is_not_restarted(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: a part that was stopped because another part had failed became ready, died, and was restarted."""
+    """Regression: a part was stopped because another part had failed, but it became ready, died, and was restarted."""
     started = program.with_name("started")
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ >> {started}\nsleep 0.3\n" + PROGRAM.partition("\n")[2])
 

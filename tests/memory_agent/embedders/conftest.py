@@ -90,7 +90,7 @@ def start_server(tmp_path: Path, model_cache: Path) -> Iterator[StartServer]:
 
 @pytest.fixture(scope="module")
 def shared_server(model_cache: Path) -> Iterator[ServerProcess]:
-    """A server shared by tests of one file that do not stop it and need no special settings."""
+    """A server shared by those tests of a file that do not stop the server and need no special settings."""
     with tempfile.TemporaryDirectory(prefix="embedder-") as folder:
         settings = msgspec.json.encode(INT8).decode()
         server = ServerProcess(f"ipc://{folder}/e.sock", "--settings", settings, "--cache", str(model_cache))

@@ -1,4 +1,4 @@
-"""Queries run before bulk work: checked by the recorded order of calls to the real model."""
+"""Test that queries run before bulk work, by the recorded order of calls to the real model."""
 
 from __future__ import annotations
 

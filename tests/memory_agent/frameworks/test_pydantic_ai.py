@@ -18,7 +18,7 @@ REQUEST = "Deploy the shop to staging"
 
 
 class Model:
-    """A model that gives these answers in order, and keeps what it was shown."""
+    """A model that returns these answers in order and records its inputs."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)

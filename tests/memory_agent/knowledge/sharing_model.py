@@ -25,7 +25,9 @@ GROUPS = {
     "quince-dot": ("tier:pro",),
 }
 CROWD = {f"quince-of-many-{number}": ("org:acme", "tier:pro") for number in range(6)}
-"""Users who publish nothing, but without whom no figure or item of many users would be released."""
+"""Users who publish nothing, but are needed to reach the number of users required for releasing a figure or an item of
+many users.
+"""
 BY_HAND = ("quince-by-hand-1", "quince-by-hand-2")
 """Users who report without a memory: their report numbers may repeat, and arrive in any order."""
 ADMIN = "quince-root"
@@ -71,7 +73,7 @@ class Words(NamedTuple):
 
 @dataclass
 class Offer:
-    """One user's offer. Other users may see only the marks that others also offer (`common`)."""
+    """One user's offer. Other users may see only marks that more than one user offers (`common`)."""
 
     id: str
     user: str
@@ -119,8 +121,8 @@ class Unreported:
 @dataclass
 class Journal:
     """The permitted content of the relay's journal. `named`: item ids that its bytes may contain. `astray`: items that
-    a restore of the store alone removed, but whose events are still in the journal. `moved`: items withdrawn from the
-    readers of a former policy. `rated`: versions with a released rating.
+    were removed when only the store was restored, and whose events are still in the journal. `moved`: items withdrawn
+    from readers whom only a previous policy admitted. `rated`: versions with a released rating.
     """
 
     named: set[str] = field(default_factory=set)
@@ -207,7 +209,9 @@ class Model:
                 self.remove(item.id)
 
     def settle(self, names: Names) -> list[dict[str, Offer]]:
-        """Run upkeep: add later offerers to items, release figures, and return the proposed items by user."""
+        """Run upkeep: add to each item the users who have offered it since, release figures, and return the proposed
+        items by user.
+        """
         groups: defaultdict[object, dict[str, Offer]] = defaultdict(dict)
         for offer in self.offers.values():
             groups[offer.said][offer.user] = offer
@@ -267,13 +271,13 @@ class Model:
             self.journal = saved.journal
             if erased:  # the restore erases these users again, and then announces the changes in the restored log
                 self.announce()
-        else:  # the journal retains events of removed items, and recognises repeated events from the restored log
+        else:  # the journal retains events of removed items, and does not store repeats from the restored log
             self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
             self.journal.astray |= self.journal.moved
         self.is_purged = True
 
     def announce(self) -> None:
-        """Announce pending changes as the announcer does, whether or not it finishes."""
+        """Announce pending changes as the announcer does, whether or not the announcer completes."""
         self.journal.named |= self.items.keys()
 
     def compact(self) -> None:

@@ -1,4 +1,4 @@
-"""Test the cost that shared items add to a recall, by the order of requests and by counts of calls and reads."""
+"""Test the cost that shared items add to a recall: the order of requests, and the number of calls and reads."""
 
 from __future__ import annotations
 

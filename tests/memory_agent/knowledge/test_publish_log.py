@@ -85,7 +85,7 @@ class Deployment:
         return shared.confirm(shared.preview(title, f"{title} needs the VPN", access_policy=policy, **fields))
 
     def entries(self, name: str, user_id: str = SHARED_USER) -> list[JournalEntry]:
-        """Return the entries that a follower's key reads."""
+        """Return the entries that a follower's key may read."""
         if name not in self.tokens:
             orgs = {group[4:] for group in GROUPS[name] if group.startswith("org:")}
             tier = "pro" if PRO in GROUPS[name] else None
@@ -96,7 +96,7 @@ class Deployment:
             return subscriber.fetch(0, 1_000, user_id=user_id).entries
 
     def received(self, name: str = "both") -> Received:
-        """Return the events that a follower receives, as the kind and the id or fingerprint of the item."""
+        """Return the events that a follower receives, each as its kind and the item's id or fingerprint."""
         changes = changes_in(self.entries(name))
         return [(change.kind, change.item_id or change.item) for change in changes]
 
@@ -124,7 +124,7 @@ def here() -> Iterator[Deployment]:
 
 
 def changes_in(entries: list[JournalEntry]) -> list[SharedChange]:
-    """Return the change of each journal entry."""
+    """Return the change recorded by each journal entry."""
     changes = [change for entry in entries if (change := SharedChange.in_entry(entry))]
     assert len(changes) == len(entries)
     return changes

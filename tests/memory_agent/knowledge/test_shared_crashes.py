@@ -172,7 +172,7 @@ def test_an_erased_user_leaves_nothing_whenever_it_is_killed(prepared: Path, tmp
     for world in outcomes(prepared, tmp_path, "erase"):
         begun = world.user("ann").shared.published() == []
         rated = contributors(world)
-        assert len(rated) == (1 if begun else 2)  # the opening completed the interrupted removal
+        assert len(rated) == (1 if begun else 2)  # opening the store completed the interrupted removal
         OPERATIONS["erase"](world)
         assert contributors(world) == {world.shared._authors.pseudonym("cas").encode()} <= rated
         world.shared.expire()

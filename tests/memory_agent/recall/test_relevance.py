@@ -104,7 +104,9 @@ MANY_THINGS = (
 
 @pytest.mark.parametrize("session_id", [None, "talk"])
 def test_irrelevant_memories_are_left_out_however_few_there_are(memory: Memory, session_id: str | None) -> None:
-    """Words of neighbours, or a good answer in the store, do not make memories about other topics relevant."""
+    """Neither the words of neighbouring memories nor a good answer in the store makes memories about other topics
+    relevant.
+    """
     for text in MANY_THINGS:
         memory.remember(text, tags=["deploy"] if "VPN" in text else (), session_id=session_id)
     for query, answer in (

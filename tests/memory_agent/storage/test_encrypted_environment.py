@@ -1,4 +1,4 @@
-"""An encrypted environment works like a plain one, but its file reveals nothing. Neither opens as the other kind."""
+"""An encrypted environment works like a plain one, but its file reveals nothing. Neither can be opened as the other."""
 
 from __future__ import annotations
 
