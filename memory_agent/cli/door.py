@@ -71,7 +71,7 @@ class Daemon(NamedTuple):
     def layout(self) -> Layout:
         folder = self.data_dir
         if folder is None and (self.config is not None or self.settings):
-            from memory_agent.cli.options import configured_folder  # imported late: 6 MB that few clients need
+            from memory_agent.cli.options import configured_folder  # imported late: takes 6 MB, and few need it
 
             folder = configured_folder(self.config, self.settings)
         return Layout(folder or default_data_dir())

@@ -228,7 +228,7 @@ def _may_be_other(text: str, phrase: Phrase) -> bool:
 
 
 def _is_other(phrase: Phrase) -> bool:
-    """Whether the phrase is not a time, whatever follows it: "this may", "dec 10"."""
+    """Whether the phrase never denotes a time, whatever follows it: "this may", "dec 10"."""
     groups = phrase.match.groupdict()
     if groups.get("year") or _word(phrase).lower() not in _HOMONYMS:
         return False
