@@ -125,7 +125,7 @@ class StoreEncryptedError(StoreError):
 
     code = "store_encrypted"
     retryable = False
-    template = "{path} is encrypted: name the folder of its key in encryption.keys_folder"
+    template = "{path} is encrypted: set encryption.keys_folder to the folder that contains its key"
 
     path: str
 
@@ -178,7 +178,7 @@ class IndexUnavailableError(UnavailableError):
     """The index of a user's vectors does not answer. Nothing is lost: the index catches up later."""
 
     code = "index_unavailable"
-    template = "the index in {engine} does not answer: {reason}"
+    template = "the index in {engine} is not responding: {reason}"
 
     engine: str
     reason: str
@@ -275,7 +275,7 @@ class ProviderError(ModelError):
 
 
 class ProviderInputError(ProviderError):
-    """The API of a model provider rejected the input, such as a text that is too long for the model."""
+    """The API of a model provider rejected the input, for example because a text is too long for the model."""
 
     code = "provider_input"
 

@@ -177,7 +177,7 @@ class EncryptionKeyMissingError(RelayError):
             )
         return (
             f"{self.folder} does not contain the encryption key of user {self.user_id}: is the right keys folder "
-            "mounted there? Only if the key was destroyed, and the data cannot be recovered, erase the remaining data: "
+            "mounted there? Erase the remaining data only if the key was destroyed and the data cannot be recovered: "
             f"memory-agent forget --user {self.user_id} --user-all"
         )
 

@@ -1,7 +1,7 @@
 """Compares the shown ranking with a ranking that is never shown, based on which of the shown memories were used.
 
-Each memory in the answer has odds: the factor by which a bet grows if the memory is used. The odds are the quotient of
-a prediction of use and the nearest non-increasing prediction:
+Each memory in the answer has odds: the factor by which a bet grows if the memory is used. The odds are the ratio of a
+prediction of use to the nearest non-increasing prediction:
 
     p_i = sqrt(i / l_i) exp(4 b_i) / sum_j ...    l_i: the rank of memory i in the learned ranking
                                                   b_i: its boost: the similarity of past requests whose runs used it
@@ -37,7 +37,7 @@ _KEPT = 0.2
 
 
 def compare(ranks: Sequence[int], boosts: Sequence[int], used: Collection[int]) -> Comparison | None:
-    """Compare both rankings, given each memory's learned rank (from 1), (k,), and the positions of the `used` memories.
+    """Compare both rankings, given the memories' learned ranks, (k,), from 1, and the positions of the `used` ones.
 
     Ranks beyond k count as k + 1. `boosts`, (k,), are hundredths, from 0 to `MOST_BOOST`; they are empty for recalls of
     earlier versions. Returns None if no memory was used, or if all of several memories were used, which shows no
@@ -95,7 +95,7 @@ def _mean_of_others(shares: Array, first: int, used: Sequence[int]) -> float:
 
 
 def _quotient(shares: Array) -> Array:
-    """Divide `shares`, (k,), by the nearest non-increasing shares, which are the means of the pooled blocks."""
+    """Divide `shares`, (k,), by the nearest non-increasing sequence, made up of the means of the pooled blocks."""
     blocks: list[tuple[float, int]] = []
     for share in shares.tolist():
         total, size = share, 1

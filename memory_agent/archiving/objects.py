@@ -34,7 +34,7 @@ _Result = TypeVar("_Result")
 
 
 class ObjectStore:
-    """The objects of all users and of the journal, below the archive's URL."""
+    """The objects of all users and of the journal, under the archive's URL."""
 
     def __init__(self, files: Any, root: str, timeout_s: float, *, is_local: bool) -> None:
         self._files = files
@@ -89,7 +89,7 @@ def _require_url(url: str) -> None:
 
 
 class Objects:
-    """The objects of one user or of the journal, in a folder for each epoch. Thread-safe; operations run one at a time.
+    """The objects of one user or of the journal, in one folder per epoch. Thread-safe; operations run one at a time.
 
     Every method raises `ArchiveUnavailableError` if the store fails or does not answer in time. Methods that read an
     object raise `FileNotFoundError` if it does not exist.

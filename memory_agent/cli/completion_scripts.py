@@ -218,7 +218,8 @@ def _zsh_option(option: Option) -> Iterator[str]:
 def _zsh_arguments(command: Command) -> Iterator[str]:
     for place, (name, values) in enumerate(command.arguments, 1):
         is_repeated = command.is_last_repeated and place == len(command.arguments)
-        # For free text: with `( )`, zsh also offers options; with the blank used for an option's value, it does not.
+        # For free text: with the action `( )`, zsh also offers options; with a blank action, as for option values, it
+        # does not.
         action = "( )" if values.what == "text" else _zsh_action(values)
         yield _quoted(f"{'*' if is_repeated else place}:{_escaped(name, ':')}:{action}")
 
@@ -285,7 +286,7 @@ def _fish_values(values: Values) -> str:
 
 
 def _filled(start: str, tree: Tree, between: str, quoted: Callable[[str], str]) -> str:
-    """Return the functions at the start of a script, with the names of groups and settings, and the data folder."""
+    """Return the start of a script, with the names of groups and settings and the data folder filled in."""
     settings = " ".join(f"{name}=" for name in tree.settings)
     filled = start.replace("@GROUPS@", between.join(tree.groups())).replace("@SETTINGS@", settings)
     return filled.replace("@FOLDER@", quoted(tree.data_dir))

@@ -27,9 +27,9 @@ _MOST_TYPES = 8
 def stats(target: Target, filter: MemoryFilter) -> None:
     """Show the number of memories by kind, what was dropped and why, and the parts and timings of a running daemon.
 
-    Counts the current memories, which come from events, `remember`, `import` and learned patterns. All events ever
-    received are counted as kept, repeated, dropped, or, if they could not be processed, in quarantine. With a filter,
-    the times and the counts of memories (all, waiting, by kind and by source) cover only matching memories. The other
+    Counts the current memories, which come from events, `remember`, `import` and learned patterns. Every event ever
+    received is counted as kept, repeated or dropped, or as quarantined if it could not be processed. With a filter, the
+    times and the counts of memories (all, waiting, by kind and by source) cover only matching memories. The other
     figures cover the whole memory.
 
     \b

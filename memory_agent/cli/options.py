@@ -148,7 +148,7 @@ def daemon_options(command: Verb) -> Verb:
 
 
 def daemon_options_without_user(command: Verb) -> Verb:
-    """Like `daemon_options`, for commands about the whole daemon."""
+    """Like `daemon_options`, for commands that act on the whole daemon."""
     return _ENDPOINT(_KEY_FILE(options_where_user(UNUSED)(command)))
 
 
@@ -201,7 +201,7 @@ class Moment(click.ParamType[datetime]):
         try:
             return parse_moment(value, datetime.now(UTC))
         except OverflowError:
-            self.fail(f"{value!r} is too long ago to be a date", param, ctx)
+            self.fail(f"{value!r} is too far in the past to be a date", param, ctx)
         except ValueError:
             self.fail(f"{value!r} is neither an ISO date such as 2026-02-16 nor an age such as 7d or 12h", param, ctx)
 

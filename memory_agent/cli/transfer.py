@@ -1,4 +1,4 @@
-"""`export`, `import` and `index`: export memories; import exports, plain JSON and Markdown documents."""
+"""`export`, `import` and `index`: write memories to a file; read exported files, plain JSON and Markdown documents."""
 
 from __future__ import annotations
 
@@ -156,8 +156,8 @@ def index_documents(target: Target, path: Path, watch: bool) -> None:
     Run the command again when documents have changed: changed sections are replaced, removed sections are forgotten,
     and the rest is not touched. Folders whose names begin with a dot, and folders of installed packages, are skipped;
     unreadable files are reported (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md, each list item is a
-    memory. With --watch, documents that are added, changed, renamed or removed are indexed within seconds. The command
-    waits while the daemon or PATH cannot be reached.
+    memory. With --watch, memories are updated within seconds when documents are added, changed, renamed or removed. The
+    command waits while the daemon or PATH cannot be reached.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ def _advice(own: int | str, expected: int | str, version: str) -> str:
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """Encode only the settings that differ from their defaults, since another version may not know the others."""
+    """Encode only the settings that differ from their defaults, since another version may not recognise the others."""
     return msgspec.msgpack.encode(_differing(settings))
 
 

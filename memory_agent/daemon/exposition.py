@@ -1,7 +1,8 @@
-"""The daemon's figures in Prometheus' text format. Only this file imports `prometheus_client`, at the first scrape.
+"""The daemon's figures in Prometheus' text format.
 
-A scrape reads counters, sends no request to a host, and wakes no user. Label values come from lists in the code or are
-names of machines, so the number of time series is bounded.
+Only this file imports `prometheus_client`, and only at the first scrape. A scrape reads counters, sends no request to a
+host, and wakes no user. Label values come from lists in the code or are names of machines, so the number of time series
+is bounded.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _of_answers(status: DaemonStatus, components: Components) -> Iterator[Family
     judged = {("judge",): service.judged[False], ("cache",): service.judged[True]}
     yield Family("recalls_judged", "Recalls whose memories a judge selected.", judged, ("source",), "counter")
     requests = {(verb, "failed" if failed else "answered"): n for (verb, failed), n in service.requests.items()}
-    yield Family("requests", "Requests received by all doors.", requests, ("verb", "outcome"), "counter")
+    yield Family("requests", "Requests received through all interfaces.", requests, ("verb", "outcome"), "counter")
     running = 0 if components.requests is None else len(components.requests)
     yield Family("requests_running", "Requests that are being answered.", _one(running))
     streams = 0 if components.http is None else components.http.streams
@@ -143,7 +144,7 @@ def _of_parts(status: DaemonStatus, hosts: PoolFigures) -> Iterator[Family]:
     up = {(part.name,): float(part.state == "running") for part in status.parts}
     yield Family("part_up", "Whether a process of the daemon is running.", up, ("part",))
     restarts = {(part.name,): part.restarts for part in status.parts}
-    yield Family("part_restarts", "Restarts of a process of the daemon.", restarts, ("part",), "counter")
+    yield Family("part_restarts", "Restarts of one of the daemon's processes.", restarts, ("part",), "counter")
     resident = {(part.name,): part.resident_bytes for part in status.parts}
     resident["hosts",] = sum(host.resident_bytes for host in hosts.hosts)
     yield Family("part_resident_bytes", "Resident memory; 0 if counted with the daemon.", resident, ("part",))

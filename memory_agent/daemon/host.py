@@ -91,7 +91,7 @@ class HostServer:
         ingest_threads: int,
         curve: CurvePair | None = None,
     ) -> None:
-        """Bind the sockets, replacing socket files of an earlier process. Raises `UnavailableError`.
+        """Bind the sockets, replacing socket files left behind by an earlier process. Raises `UnavailableError`.
 
         `curve`: the key pair of the cluster, for CURVE endpoints, which accept only peers with the same pair.
         """
@@ -150,8 +150,9 @@ class _Job:
 class Workers:
     """The threads of one socket. No user occupies more than half of them.
 
-    The further requests of a user wait in a queue. A thread that finishes one of the user's requests takes the next.
-    Each thread receives, answers and replies itself: passing requests between threads took 0.5 ms (measured).
+    A user's further requests wait in a queue. A thread that finishes one of the user's requests takes the next. Each
+    thread receives requests, answers them and sends the replies itself: passing requests between threads took 0.5 ms
+    (measured).
     """
 
     def __init__(self, name: str, socket: ReplySocket, threads: int, answer: Answer) -> None:
@@ -223,8 +224,9 @@ class Workers:
             return None
 
     def _reply(self, job: _Job) -> list[bytes]:
-        """Return the reply or, after a bug, a fault and a traceback for the daemon's log (without the exception's
-        text)."""
+        """Return the reply. If a bug raises an exception, return a fault and, for the daemon's log, a traceback without
+        the exception's text.
+        """
         try:
             return [self._answer(job.request, job.body)]
         except Exception as error:  # noqa: BLE001 - a bug in one request must not end the process
@@ -248,7 +250,7 @@ class MemoryHost:
         files: UserFiles | None = None,
         lease: Lease | None = None,
     ) -> None:
-        """The caller closes `embedder` and `shared`. A host that needs a `lease` gives no answers without it."""
+        """The caller closes `embedder` and `shared`. A host that needs a `lease` answers only while it is valid."""
         self._files = files
         self._lease = lease
         self._epochs: dict[str, int] = {}
@@ -412,7 +414,7 @@ class MemoryHost:
             return self._files.release(user_id, placement)
 
     def discard(self, user_id: str, epoch: int) -> None:
-        """Delete the files that a user left here before the given epoch of the placement (`UserFiles.discard`)."""
+        """Delete the user's files that remain here from before this epoch of the placement (`UserFiles.discard`)."""
         assert self._files is not None
         with self._lock(user_id):
             if self._epochs.get(user_id, 0) < epoch:

@@ -1,9 +1,9 @@
 """The erasure logs: an unfinished erasure's intent in the user's folder, and the user's history next to that folder.
 
 The intent contains ids. It is written before an erasure starts, and is carried out again after a crash. The history has
-an entry for each erasure, with fingerprints of ids. The history remains when the user's folder is removed. It is never
-restored, and is applied to restored files. Both logs have checksums, because a flipped bit could cause other data to be
-erased. Neither contains text.
+an entry for each erasure, with fingerprints of ids. The history remains when the user's folder is removed. It is itself
+never restored, but is applied to restored files. Both logs have checksums, because a flipped bit could cause other data
+to be erased. Neither contains text.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def fingerprint(user_id: str, id_: str) -> str:
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
     """Append an erasure to the history of the folder's user. Durable on return. Raises `StoreError`.
 
-    With `once`, nothing is appended if the history contains a matching entry that is newer than the intent and whose
-    memories were not imported again.
+    With `once`, nothing is appended if the history already contains such an entry, provided that it is newer than the
+    intent and none of its memories has been imported again.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):

@@ -38,7 +38,7 @@ def erase_user_files(data_dir: Path, user_id: str, now: datetime, index: IndexSe
 
 
 def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased: Erased, now: datetime) -> None:
-    """Add to the history the erasure of a user without a store, if journal events were erased. Raises `StoreError`."""
+    """If events of a user without a store were erased, record this in the user's history. Raises `StoreError`."""
     if erased.seqs:
         note_erasure(user_folder(data_dir, user_id), user_id, intent, now)
 

@@ -1,4 +1,4 @@
-"""Pydantic AI: a capability that recalls before the model, offers tools, and reports how the run ended."""
+"""Pydantic AI: a capability that recalls memories before a run, offers tools, and reports how the run ended."""
 
 from __future__ import annotations
 

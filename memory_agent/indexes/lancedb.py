@@ -1,7 +1,7 @@
 """An index in a LanceDB dataset in the user's folder. Searches are exact.
 
 Each write adds a version of the dataset with its own files, which are merged after many writes. The position is stored
-in a file beside the dataset, which is replaced after each write. After a crash between these two steps, the write is
+beside the dataset, in a file that is replaced after each write. After a crash between these two steps, the write is
 repeated. Vectors are float16.
 
 d = dimensions.

@@ -41,7 +41,7 @@ _EXPANSION_SEARCH = 100
 _GRAPH_TIMEOUT_S = 3_600
 _GRACE_S = 1.0  # added to the server's own time limit
 _SEARCH_GRACE_S = 0.2  # a busy server needs time to cancel; closing the connection would make other searches fail
-_CHECKED_EVERY_S = 0.02  # interval at which a wait for the server checks the clock
+_CHECKED_EVERY_S = 0.02  # how often the time limit is checked while waiting for the server
 _ENTRY_S = 0.1  # additional time per entry of a write, because a graph may slow the write down: 16 ms per vector
 _COLUMNS = ("memory", *COLUMNS, "time_us", "embedding")
 _TABLE = (
@@ -254,7 +254,7 @@ class PgvectorIndex:
             found = connection.execute(query, (self._user_id,)).fetchone()
             if found is not None and _positions.decode(found[0]).opening > opening:
                 advice = "close the memory here; if it is open nowhere else, migrate to builtin and back"
-                raise IndexUnusableError(_NAME, f"{self._user_id} was opened elsewhere since", advice)
+                raise IndexUnusableError(_NAME, f"{self._user_id} has since been opened elsewhere", advice)
             self._opening = opening
             yield connection
 

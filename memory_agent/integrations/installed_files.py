@@ -33,7 +33,7 @@ def completion_path(shell: str, home: Path, variables: Mapping[str, str]) -> Pat
 def install_file(path: Path, text: str, mark: str = MARK) -> bool:
     """Atomically write a world-readable file; return False if it already contains this text.
 
-    Raises `OSError`, also if the file exists but does not contain `mark`.
+    Raises `OSError`, including when the file exists but does not contain `mark`.
     """
     existing = _own(path, mark)
     if existing == text:
@@ -45,7 +45,7 @@ def install_file(path: Path, text: str, mark: str = MARK) -> bool:
 
 
 def remove_file(path: Path, mark: str = MARK) -> bool:
-    """Remove a file; return False if it does not exist. Raises `OSError`, also if the file lacks `mark`."""
+    """Remove a file; return False if it does not exist. Raises `OSError`, including when the file lacks `mark`."""
     if _own(path, mark) is None:
         return False
     path.unlink()

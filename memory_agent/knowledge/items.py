@@ -67,7 +67,7 @@ class Usage(NamedTuple):
 
 
 class Offerers(msgspec.Struct, frozen=True, kw_only=True):
-    """The offers, by pseudonym, from which an item of many users was created."""
+    """The offers from which an item offered by many users was created, keyed by pseudonym."""
 
     item_id: str
     offers: dict[str, str]

@@ -238,7 +238,7 @@ class ItemFigures:
     def release(self, rules: Rules, excluded: Collection[bytes]) -> bool:
         """Merge recorded contributions, and release the figures that are due. Return whether any figure changed.
 
-        The voters of the author and of `excluded` users have no vote.
+        The author's voter and the voters of `excluded` users are not counted.
         """
         self._merge(excluded)
         released = [self._figures(version).release(rules) for version in self.standings]

@@ -29,7 +29,7 @@ from relay import described
 from sona import WARM_UP, QueryCentering, average_linkage
 
 THRESHOLD = 0.45  # the minimum mean cosine of centred requests (decision 0019)
-COLD_THRESHOLD = 0.8  # used below 20 runs, which are too few for centring
+COLD_THRESHOLD = 0.8  # used with fewer than 20 runs, which are too few for centring
 WORKED = 0.5  # the minimum quality of a successful run
 MOST_RUNS = 1_000  # only the newest runs are compared: clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
@@ -82,10 +82,10 @@ def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vector
     """Return the patterns among the newest 1,000 of `runs`, which may be in any order.
 
     Runs without a request are ignored. The `metadata` of a pattern's memory contains `run_ids` (the newest 50); the
-    counts `runs`, `succeeded` and `failed` (the remaining runs completed but were retried or rated low); and `used`,
-    the memories that at least two successful runs used. `steps` lists, in order, the steps that successful runs share,
-    and `failed_steps` lists the steps that only failed runs took. Each step is a `text` with its `run_ids`. Raises
-    `sona.errors.ShapeError` if vectors differ in length.
+    counts `runs`, `succeeded` and `failed` (a run that completed but was retried or rated low counts as neither); and
+    `used`, the memories that at least two successful runs used. `steps` lists, in order, the steps that successful runs
+    share, and `failed_steps` lists the steps that only failed runs took. Each step is a `text` with its `run_ids`.
+    Raises `sona.errors.ShapeError` if vectors differ in length.
     """
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
     if len(told) < LEAST_RUNS:
@@ -245,7 +245,7 @@ def on_one_line(text: str, most_chars: int) -> str:
 # Steps that similar runs have in common. Two steps are the same if the mean of two cosines is at least .6: the cosine
 # of their vectors, and the cosine of their words (each Porter stem is a dimension). The run that is most similar to the
 # others determines the order. The steps that it shares with another run are those in the longest common subsequence of
-# both. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s steps of all runs.
+# the two runs. Shapes: d dimensions of an embedding, n steps of one run, m steps of another, s steps of all runs.
 
 SAME_STEP = 0.6  # minimum similarity of steps that count as equal (`ops/bench/patterns.md`)
 MOST_COMPARED = 16  # runs whose steps are compared; others are ignored
@@ -257,7 +257,7 @@ Likeness = npt.NDArray[np.float32]
 
 
 class RunSteps(NamedTuple):
-    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero, or None."""
+    """A run: its id, its steps in order, and their vectors (n, d) or None. Each vector has unit length or is zero."""
 
     id: str
     steps: tuple[str, ...]
@@ -296,7 +296,7 @@ def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[Sha
 def steps_of_failed_alone(
     failed: Sequence[RunSteps], others: Sequence[RunSteps], least: float = SAME_STEP
 ) -> list[SharedStep]:
-    """Return the steps of at least half (and at least two) of `failed`, and of no other run, most frequent first."""
+    """Return the steps that at least half (and two) of the `failed` runs, and no others, took, most frequent first."""
     failed = [run for run in failed if run.steps][:MOST_COMPARED]
     others = [run for run in others if run.steps][:MOST_COMPARED]
     if len(failed) < _LEAST_SHARING or not others:

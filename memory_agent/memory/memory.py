@@ -254,7 +254,7 @@ class Memory(Browsing):
         """Return at most `top_k` memories (default: 5, or the profile's number) relevant to `query`, best first.
 
         A `query` of several parts is searched as one text, one part per line; it may be empty if a `vector` is passed.
-        `mode` and `deadline_ms` default to the settings. A missing or late part of the search is not an error;
+        `mode` and `deadline_ms` default to the configured values. A missing or late part of the search is not an error;
         `degraded` names the part. Raises `InvalidInputError` (with the argument's name).
 
         >>> fix, lunch = map(memory.remember, ("A mutex per session fixed the race", "Lunch is at noon"))
@@ -386,9 +386,9 @@ class Memory(Browsing):
 
         The feedback applies to the recall's run. A recall without a run gets its own trajectory, which ends with the
         feedback and has quality .8 if only `used` is passed. `recall_id` may also be the id of a run. If that run has
-        ended, its quality is revised. Later feedback replaces earlier feedback. If all memories that a recall showed
-        are named, each earns half the credit if two or three were shown, and none if more were shown. Raises
-        `InvalidInputError`, including if there is no such recall or run.
+        ended, its quality is revised. Later feedback replaces earlier feedback. If `used` names every memory that the
+        recall showed, each earns half the credit if two or three were shown, and no credit if more were shown. Raises
+        `InvalidInputError`, for example if there is no such recall or run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")
@@ -456,7 +456,7 @@ class Memory(Browsing):
     def stats(self, filter: MemoryFilter | Mapping[str, Any] | None = None) -> MemoryStats:
         """Return the statistics of this user's memory or, with a filter, of the matching memories, such as one session.
 
-        Raises `InvalidInputError`, including for a filter with `min_score`.
+        Raises `InvalidInputError`, for example if the filter contains `min_score`.
 
         >>> record = memory.remember("Staging needs the VPN", channel_id="ops")
         >>> stats = memory.stats()

@@ -77,7 +77,7 @@ class Maps:
         return found
 
     def _computed(self, view: View, limit: int, former: _Positions | None) -> _Positions:
-        """Compute positions, close to the former ones if the model is the same."""
+        """Compute positions that are close to the previous ones if the model is the same."""
         rows = _sample(view.rows[view.alive], limit)
         vectors = self._archive.store.vectors(rows)
         has_vector = vectors.any(axis=1)
@@ -90,7 +90,7 @@ class Maps:
         return _Positions(limit, view.stamp, view.applied, rows, places, explained(vectors, places))
 
     def _drawn(self, view: View, positions: _Positions, limit: int) -> MemoryMap:
-        """Return at most `limit` memories of `positions` that still exist, with their positions."""
+        """Return at most `limit` of the memories in `positions` that still exist, each with its position."""
         slots = view.slots(positions.rows)
         exists = np.flatnonzero(slots >= 0)
         rows = positions.rows[exists]

@@ -6,8 +6,8 @@
     request    what the user asked
 
 A query asks for a kind if it is a question or begins with a word such as "show", and contains words for that kind.
-Other texts with these words, such as "AttributeError when ...", ask for no kind: a false positive is worse than a miss.
-Supports English, German, French, Spanish, Italian, Russian, Chinese and Japanese.
+Other texts with these words, such as "AttributeError when ...", do not ask for a kind: a false positive is worse than a
+miss. Supports English, German, French, Spanish, Italian, Russian, Chinese and Japanese.
 
 A memory's kind follows from its type, source or quality, never from its text, so texts in any language are found.
 """
@@ -120,7 +120,7 @@ class Asked(NamedTuple):
     kinds: frozenset[AskedKind]
     members: Mask
     is_general: bool  # the query names nothing else, except perhaps a time
-    is_latest: bool  # the query asks for the newest memories, or names neither a time nor anything else
+    is_latest: bool  # the query asks for the newest memories, or is general and mentions no time
 
 
 def asked_of(query: Query, words: Sequence[str], dates: Sequence[str], view: View, mask: Mask | None) -> Asked | None:

@@ -218,7 +218,7 @@ class _Estimate:
 
 
 class TokenCounter:
-    """Counts the tokens of texts in one recall: with the model until it is late, then with the estimate."""
+    """Counts the tokens of texts in one recall: with the model while time remains, then with the estimate."""
 
     def __init__(self, embedder: LazyEmbedder, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -227,7 +227,7 @@ class TokenCounter:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the estimate is never below the model's count. Before the embedder has answered, this may block."""
+        """Whether the estimate is never below the model's count. May block if the embedder has not answered yet."""
         try:
             return self._embedder is not None and self._embedder.info.model == DEFAULT_SHAPE.name
         except ModelError:

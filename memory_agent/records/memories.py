@@ -224,10 +224,11 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
     `dates` are the times recognised in the query. `context`, if requested, is the block to insert into a prompt.
     `excluded` counts the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`.
-    `runs` are finished runs whose request resembles the query, if requested; successful runs come first. `shared_steps`
-    are the steps that several successful runs of similar requests have in common, in order. `failed_steps` are steps
-    that only failed runs took. `total` is the number of the user's own memories that were searched. `judgement` is None
-    if no judge selected the user's own memories; otherwise, they are in the judge's order.
+    `runs`, if requested, are finished runs whose request resembles the query; successful runs come first.
+    `shared_steps` are the steps that several successful runs of similar requests have in common, in order.
+    `failed_steps` are steps that only failed runs took. `total` is the number of the user's own memories that were
+    searched. `judgement` is None if no judge selected the user's own memories; otherwise, they are in the judge's
+    order.
     """
 
     recall_id: str

@@ -72,7 +72,7 @@ def numbers_of(metadata: Mapping[str, Any]) -> set[int]:
 
 
 def wanted_numbers(conditions: Conditions) -> list[set[int]]:
-    """Return, for each path, the numbers of the values to match. A memory matches if it has a number from each set."""
+    """Return the hashes (`number_of`) of each path's values to match. A memory matches if it has one from each set."""
     return [
         {number_of(path, value) for value in (values if isinstance(values, tuple) else (values,))}
         for path, values in conditions.items()

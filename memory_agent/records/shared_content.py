@@ -65,7 +65,7 @@ def check_admitted(policy: str, policies: Sequence[str]) -> None:
 
 
 def check_offer(content: SharedContent) -> None:
-    """Check, in addition to `check_content`, that an offer is a pattern without fields that identify its author."""
+    """In addition to `check_content`, check that an offer is a pattern and has no fields that identify its author."""
     if content.content_type != "pattern":
         raise InvalidInputError("content_type", f"must be pattern for an offer, not {content.content_type}")
     for field in ("reference", "attachment"):

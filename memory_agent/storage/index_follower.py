@@ -43,8 +43,8 @@ Report = Callable[[int, int], None]
 
 
 class _Openings(msgspec.Struct, frozen=True, array_like=True):
-    """The openings of a store with an index. A store and its copy have only those changes in common that were made
-    before the copy. Therefore, `former` lists each earlier opening with the number of its last change.
+    """Identifies each opening of a store that has an index. A store and its copy share only the changes made before the
+    copy. Therefore, `former` lists each earlier opening with the number of its last change.
     """
 
     present: str = ""
@@ -310,7 +310,7 @@ def engine_of(store: Store) -> str:
 
 
 def engine_in(folder: Path, settings: StoreSettings, key: UserKey | None) -> str:
-    """Return the engine of a user's index, even while the owner runs. Raises as `open_records`."""
+    """Return the engine of a user's index, even while the owner is running. Raises as `open_records`."""
     with closing(open_records(folder, settings, key)) as environment, environment.read() as transaction:
         return engine_named(Snapshot(transaction))
 
@@ -347,7 +347,7 @@ def remove_left(store: Store, of: indexes.IndexOf) -> None:
         return
     if not of.settings.url:
         reason = "it may contain vectors of an interrupted migration, and index.url is empty"
-        raise errors.IndexUnusableError(indexes.SHARED, reason, "set index.url until they are removed")
+        raise errors.IndexUnusableError(indexes.SHARED, reason, "set index.url, and keep it set until they are removed")
     indexes.forget_user(of.settings, of.user_id)
     with store.batch() as batch:
         batch.set_blob(_LEFT_BLOB, None)

@@ -34,7 +34,7 @@ from memory_agent.storage.column import (
 )
 
 _NONE, _ONE, _SEVERAL = 0, 1, 2  # passages with a vector
-_READ_AT_MOST = 1_000  # up to this many vectors are read from the store (5 ms) instead of being sought in the engine
+_READ_AT_MOST = 1_000  # up to this many vectors are read from the store (5 ms), without a search in the engine
 _SPARE = 16  # extra candidates, because an engine may round vectors
 _FURTHER = 4  # factor by which the limit grows after a search that found too few slots
 _ERROR = 1e-6  # rounding error of a cosine in float32
@@ -112,7 +112,7 @@ class IndexedView:
         if not self.ndim:
             return np.zeros((len(slots), 0), dtype=np.float32)
         found = self._source.vectors(self._rows.rows[slots])
-        if found.shape[1] != self.ndim:  # the model has changed since this view
+        if found.shape[1] != self.ndim:  # the model has changed since this view was created
             return np.zeros((len(slots), self.ndim), dtype=np.float32)
         found[self._held[slots] == _NONE] = 0
         return found
@@ -230,7 +230,7 @@ class IndexedVectors:
 
 
 def _cosines(vectors: Embedding, unit: npt.NDArray[np.float64]) -> Scores:
-    """Return the cosines (m,) of vectors (m, d) with a unit vector (d,), NaN for length zero."""
+    """Return the cosines (m,) between the vectors (m, d) and a unit vector (d,), with NaN for zero vectors."""
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     with np.errstate(invalid="ignore"):
         found: Scores = np.clip((vectors @ unit) / lengths, -1.0, 1.0)

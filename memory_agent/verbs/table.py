@@ -28,7 +28,7 @@ AnsweredBy = Literal["memory", "memory and journal", "daemon", "relay"]
 USUAL_PATIENCE_MS = 10_000.0
 _MINUTE_MS = 60_000.0
 _LONGEST_MS = 600_000.0
-_CARE_LOST = "may have been interrupted, which loses nothing: call it again"
+_CARE_LOST = "may have been interrupted, but nothing is lost: call it again"
 _ERASURE_LOST = "continues when the daemon starts, if it had begun: call it again for a receipt of the rest"
 
 
@@ -51,7 +51,7 @@ class Verb:
     _: KW_ONLY
     scope: Scope | None = Scope.ADMIN
     repeat: Repeat = "never"
-    when_lost: str = "may have taken effect, and may be called again"
+    when_lost: str = "may have taken effect, but can be called again"
     about: About = "user"
     answered_by: AnsweredBy = "memory"
     patience_ms: float = USUAL_PATIENCE_MS
@@ -62,7 +62,7 @@ class Verb:
 
     @property
     def is_inner(self) -> bool:
-        """Whether clients have no method for the verb, because only the daemon or a machine of its cluster calls it."""
+        """Whether only the daemon or a machine of its cluster calls the verb, so that clients have no method for it."""
         return self.scope is None or self.about == "cluster"
 
     @property
@@ -70,7 +70,7 @@ class Verb:
         return self.answered_by in ("memory", "memory and journal")
 
     def call(self, arguments: Mapping[str, Any]) -> Call:
-        """Return a call of the verb with these arguments to its method. Raises `InvalidInputError`."""
+        """Return a `Call` of the verb; `arguments` are those of its method. Raises `InvalidInputError`."""
         params = self.params.of(**arguments)
         patience_ms = self.params.patience_ms(arguments)
         return Call(self, params, self.patience_ms if patience_ms is None else patience_ms)
@@ -191,7 +191,7 @@ VERBS: tuple[Verb, ...] = (
          "Erase memories and their events from every file.", answered_by="memory and journal", patience_ms=_LONGEST_MS,
          when_lost=_ERASURE_LOST),
     Verb("erase", "erasure.erase_expired", params.EraseExpiredParams, ErasureReceipt,
-         "Erase memories that are past retention.", answered_by="memory and journal", patience_ms=_LONGEST_MS,
+         "Erase memories whose retention period has ended.", answered_by="memory and journal", patience_ms=_LONGEST_MS,
          when_lost=_ERASURE_LOST),
     Verb("erase", "erasure.erase_user", params.EraseUserParams, ErasureReceipt,
          "Erase a user: memories, events, learner and folder.", answered_by="daemon", patience_ms=_LONGEST_MS,

@@ -64,7 +64,7 @@ class _FaultError(Exception):
 
 
 def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> str | None:
-    """Check an open environment, like `find_fault`, before any page is read, even while other processes write.
+    """Check an open environment as `find_fault` does, before any page is read, even while other processes are writing.
 
     `begin` opens an LMDB read transaction, which keeps the pages of its commit alive. Raises `CommitGoneError` if no
     attempt finds the commit: in this case, LMDB's lock file belongs to a different data file.
@@ -79,7 +79,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
     """Return the first fault in the pages of the environment in `folder`, or None.
 
     `commit` is the commit of an open read transaction. With None, the newest commit is checked; no process may be
-    writing. A missing or empty file has no fault. Raises `CommitGoneError` and `OSError`.
+    writing. Returns None for a missing or empty file. Raises `CommitGoneError` and `OSError`.
     """
     file = folder / DATA_FILE
     if not file.exists() or file.stat().st_size == 0:

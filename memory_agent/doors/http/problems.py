@@ -58,8 +58,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 def problem(error: errors.MemoryAgentError | RelayError, status: int | None = None) -> Problem:
-    """Describe an error. `status` overrides the status of its code, for refusals that have a more specific HTTP
-    status."""
+    """Describe an error. `status` overrides the HTTP status of the error's code, if a more specific one applies."""
     summary = (type(error).__doc__ or error.code).strip().partition("\n")[0]
     return Problem(
         type=f"urn:memory-agent:error:{error.code}",

@@ -191,8 +191,8 @@ class _Awaited(NamedTuple):
 class JournalWatch:
     """Wakes the streams whose users have new journal entries. Must be used from a single event loop.
 
-    The relay signals each new event without naming its user. Therefore one task, with the data folder's token, reads
-    the journal for all streams and wakes those of the user (decision 0028).
+    The relay signals each new event without naming its user. Therefore, one task reads the journal for all streams,
+    with the data folder's token, and wakes the streams of each event's user (decision 0028).
     """
 
     def __init__(self, relay: Endpoints) -> None:
@@ -294,7 +294,7 @@ class Work:
 
 
 def _done(work: asyncio.Task[bytes]) -> None:
-    """Retrieve the error of work whose client has disconnected; otherwise asyncio would log it, including its text."""
+    """Retrieve the task's exception; otherwise, asyncio would log its text if the client has disconnected."""
     _under_way.discard(work)
     if not work.cancelled():
         work.exception()

@@ -373,7 +373,7 @@ MOST_PHRASES = 32  # maximum number in a query, to bound the time
 
 _SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
            "end": (2, 3), "first half": (0, 2), "second half": (1, 2), "last half": (1, 2)}  # fmt: skip
-"""The part that a modifier selects, from 0, and the number of equal parts into which it divides the span."""
+"""The index (from 0) of the part that a modifier selects, and the number of equal parts of the span."""
 _SIGNS = {"before": -1, "of": 0, "after": 1}
 
 _BEFORE = compiled(
@@ -447,7 +447,7 @@ class Phrase(NamedTuple):
         return spans
 
     def windows(self, calendar: Calendar) -> tuple[Window, ...]:
-        """Return the possible spans; a preposition such as "since" or "before" makes a span open."""
+        """Return the possible spans; a preposition such as "since" or "before" makes a span open-ended."""
         return tuple(self._directed(span, calendar) for span in self.spans(calendar))
 
     def _directed(self, span: Span, calendar: Calendar) -> Window:

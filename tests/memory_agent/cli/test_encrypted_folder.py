@@ -200,7 +200,7 @@ def test_a_backup_without_the_setting_names_the_folder_that_is_encrypted(
 ) -> None:
     refused = run("backup", str(tmp_path / "copy"))
     assert refused.exit_code == 1
-    assert refused.stderr.startswith(f"error: {encrypted} is encrypted: name the folder of its key")
+    assert refused.stderr.startswith(f"error: {encrypted} is encrypted: set encryption.keys_folder to")
     assert not list(tmp_path.glob("*copy*"))
 
 

@@ -39,7 +39,7 @@ FULL_DEVICE = Path("/dev/full")
         (["recall", "x", "--with-embedding", "--context"], 2, "--with-embedding requires --json"),
         (["recall", "x", "--explain", "--context"], 2, "--explain cannot be combined with --context"),
         (["recall", "x", "--since", "yesterday"], 2, "--since"),
-        (["recall", "x", "--since", "99999999d"], 2, "'99999999d' is too long ago to be a date"),
+        (["recall", "x", "--since", "99999999d"], 2, "'99999999d' is too far in the past to be a date"),
         (["recall", "x", "--min-quality", "7"], 2, "--min-quality"),
         (["recall", "why", "so?"], 2, 'Put quotes around the text: memory-agent recall "several words"'),
         (["trajectory", "begin", "Fix", "it"], 2, 'memory-agent trajectory begin "several words"'),

@@ -62,7 +62,7 @@ def first_daemon(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def daemon_without_runs(tmp_path: Path) -> Iterator[str]:
-    """Answer an unknown method with only the method's name, as daemons without runs do."""
+    """Answer an unknown method with only the method's name, as daemons that do not support runs do."""
 
     def answer(data: bytes) -> bytes:
         method = msgspec.msgpack.decode(data)["method"]
