@@ -45,7 +45,7 @@ def client_of_host(folder: Path, embedder: Embedder, user_id: str = "alice") -> 
             return host.call(request.user_id, request.method, bytes(request.params), request.deadline_ms)
         except MemoryAgentError as error:
             return encode_fault(error)
-        except Exception as error:  # reported to the request; a dead thread would block later requests
+        except Exception as error:  # becomes the reply, because later requests would block if it ended the thread
             return encode_fault(MemoryAgentError(repr(error)))
 
     def serve() -> None:

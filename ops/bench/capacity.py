@@ -57,13 +57,13 @@ class Assumptions:
 
     awake: float = 0.02  # share of the users who are awake at peak load
     memories: int = 2_000  # memories of a user
-    recalls: float = 10.0  # recalls per user and day
-    events: float = 20.0  # events per user and day
+    recalls: float = 10.0  # recalls per user per day
+    events: float = 20.0  # events per user per day
     event_bytes: int = 1_500  # size of an event in the journal
     journal_days: float = 30.0  # retention time of events in the journal
     archive_factor: float = 2.0  # size of the archive or of the backups relative to the stores
     peak: float = 3.0  # peak rate relative to the mean rate
-    utilisation: float = 0.6  # share of the processors and the journal that is in use at peak load
+    utilisation: float = 0.6  # share of the processors' and the journal's capacity that is used at peak load
     most_awake: int = 4_000  # maximum number of users awake in one daemon (more were not tested)
     cores: int = 8  # of a machine
     machine_gb: float = 32.0  # memory of a machine

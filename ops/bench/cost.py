@@ -1,9 +1,9 @@
 """Measures the cost of an in-process recall relative to that of embedding its query, for stores of several sizes.
 
-Each question is both embedded and recalled, in alternating order, by the same model without its query cache. A recall
-evicts most of the model from the processor's caches, so embedding questions consecutively is faster; both times are
-shown. Processor time includes all threads of this process. Python function calls are counted in the calling thread,
-excluding C functions. SQLite statements are counted across all connections.
+For each question, the embedding alone and a full recall are timed, in alternating order, with the same model and no
+query cache. A recall evicts most of the model from the processor's caches, so embedding questions consecutively is
+faster; both times are shown. Processor time includes all threads of this process. Python function calls are counted in
+the calling thread, excluding C functions. SQLite statements are counted across all connections.
 
 To run only this benchmark: `python -m ops.bench --only cost [--quick]`.
 """
@@ -30,8 +30,8 @@ from ops.bench.texts import queries
 from ops.bench.timing import timed_s
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""Maximum time of a recall, in multiples of one query embedding's time, by number of memories. At 10,000 memories, word
-matching accounts for 0.5 of the limit.
+"""Maximum time of a recall by number of memories, in multiples of the time to embed one query. At 10,000 memories, 0.5
+of the 3.0 are for word matching.
 """
 TARGET_CALLS = 3_000
 

@@ -96,7 +96,7 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
     """Yield the rate at which published events become recallable, compared with that of embedding alone."""
     share, target = figures["share"]["median"], figures["target_share"]
     yield Row(
-        f"ingest, from publish to recallable, {figures['tokens_mean']:g} tokens",
+        f"ingest, from publication until recallable, {figures['tokens_mean']:g} tokens",
         f"{_spread(figures['events_per_s'])} events/s",
         f"only embedding {_spread(figures['embedder_alone_per_s'])}",
     )
@@ -116,7 +116,7 @@ def ingest_rows(figures: Figures) -> Iterator[Row]:
 
 
 def recall_rows(figures: Figures) -> Iterator[Row]:
-    """Yield recall latency through RPC and in process, and the processor time of a recall."""
+    """Yield recall latency over RPC and in process, and the processor time of a recall."""
     ratio, tail = figures["p50_ratio"]["median"], figures["p99_over_p50"]
     less, target_less = figures["rpc_less_in_embeddings"], figures["target_rpc_less"]
     whole, target_whole = figures["rpc_processor_in_embeddings"], figures["target_processor"]
@@ -151,7 +151,7 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
 
 
 def load_rows(figures: Figures) -> Iterator[Row]:
-    """Yield query latency and delay during bulk work, in the lanes and through RPC."""
+    """Yield the latency of queries, and how much bulk work delays them, in the lanes and over RPC."""
     target, longest = figures["target_embeddings"], f"longest text {figures['longest_ms']:g} ms"
     for way, kinds in (("in the lanes", figures["lanes"]), ("recall through RPC", figures["rpc"])):
         for name, one in kinds.items():
@@ -171,7 +171,7 @@ _INGEST_PARTS = {"processor": "in all", "embedder": "for embedding", "hosts": "i
 def hosts_rows(figures: Figures) -> Iterator[Row]:
     """Yield the costs of a host call and of a recall through RPC, then the rates by number of hosts."""
     calls, alone, load, ingest = (figures[name] for name in ("calls", "alone", "load", "ingest"))
-    yield Row("hosts, empty call by socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
+    yield Row("hosts, empty call over a socket", f"{_spread(calls['socket_ms'])} ms", f"Ray {_spread(calls['ray_ms'])}")
     over, limit = alone["over_in_process_embeddings"], alone["target_rpc_embeddings"]
     yield Row("recall through RPC minus recall in process, in multiples of one embedding", _spread(over),
               f"{_spread(alone['rpc_ms'])} minus {_spread(alone['in_process_ms'])} ms; one embedding "
@@ -223,7 +223,7 @@ def light_rows(figures: Figures) -> Iterator[Row]:
 
 
 def archiving_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the times of archiving to a local folder, and the delay that archiving adds to batches."""
+    """Yield how long archiving to a local folder takes, and the delay that archiving adds to batches."""
     what = f"archive, {figures['memories']:,} memories"
     yield Row(f"{what}, snapshot", f"{_spread(figures['snapshot_ms'])} ms", f"{figures['snapshot_mb']:g} MB")
     yield Row(f"{what}, increment of {figures['batch']} memories", f"{_spread(figures['increment_ms'])} ms",
@@ -287,7 +287,7 @@ def _latencies(requests: Figures) -> str:
 
 
 def cost_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of an in-process recall at each store size, in embeddings, Python calls and SQL statements."""
+    """Yield the cost of an in-process recall at each store size, counted in embeddings, Python calls and statements."""
     for size, one in figures.items():
         what, over = f"recall in process, {int(size):,} memories", one["in_embeddings"]
         embedding, processor = _spread(one["embedding_ms"]), _spread(one["in_embeddings_by_processor"])
@@ -328,7 +328,7 @@ def storage_rows(figures: Figures) -> Iterator[Row]:
                    figures["target_growth"], "times")  # fmt: skip
     worst, processor = figures["worst"], figures["worst_by_processor"]
     yield _at_most("storage, worst batch relative to the median", worst["ratio"], figures["target_worst"], "times",
-                   beside=f"{worst['most_ms']:g} ms; {processor['ratio']:g} times by processor time")  # fmt: skip
+                   beside=f"{worst['most_ms']:g} ms; {processor['ratio']:g} times in processor time")  # fmt: skip
 
 
 def filters_rows(figures: Figures) -> Iterator[Row]:
@@ -360,7 +360,7 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
             (
                 "items",
                 "own",
-                "search time relative to a recall from as many of the user's own memories",
+                "search time relative to that of a recall from the same number of the user's own memories",
                 "target_over_own",
             ),
             ("both", "own", "recall of both tiers relative to the user's own memories", "target_local"),
@@ -381,8 +381,8 @@ def shared_rows(figures: Figures) -> Iterator[Row]:
             for way in ("both", "own")
         )
         path = one["path_both_over_own"]
-        yield _at_most(f"shared, {int(size):,} items, recall of both tiers relative to own, one core per process",
-                       path["median"], one["target_local"], "times", measured=_spread(path),
+        yield _at_most(f"shared, {int(size):,} items, recall of both tiers relative to own memories only, one core per "
+                       "process", path["median"], one["target_local"], "times", measured=_spread(path),
                        beside=f"processor ms, {parts}")  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""Compares searches of shared items with recalls from equally many of the user's own memories, and measures the cost of
-the shared tier.
+"""Compares searches of shared items with recalls from the same number of the user's own memories, and measures the cost
+of the shared tier.
 
-A daemon's users have copies of a grown store; the shared store contains the same texts as items. The same questions are
-asked alternately of the user's own memories, of the items, and of both. The additional time that a recall from both
-tiers takes is the cost to users who request the shared tier.
+Each of the daemon's users has a copy of a large store; the shared store contains the same texts as shared items. The
+same questions are asked alternately of the user's own memories, of the items, and of both. The additional time that a
+recall from both tiers takes is the cost to users who request the shared tier.
 
 With as many cores as processes, the two stores are searched concurrently. The time that a recall of both tiers would
 then take is estimated from the processor time of each process: the sum over the client, the daemon, the embedder, and
@@ -184,7 +184,7 @@ def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
 
 
 def _path(ways: dict[str, Ask], client: MemoryClient) -> dict[str, Any]:
-    """Return each way's processor time per process, and the ratio of asking both tiers to asking only the local tier.
+    """Return each way's processor time per process, and the ratio of recalls from both tiers to local recalls.
 
     The ratio includes only the slower host.
     """

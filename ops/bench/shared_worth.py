@@ -255,12 +255,12 @@ def _claims(reader: _Reader) -> Iterator[str]:
         claims[f"loop minus shuffled, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
         claims[f"{arm} minus loop off"] = gain(reader.after(arm), off)
-    claims["ranking worse items last, minus not ranking them last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
+    claims["loop that ranks worse items last minus loop that does not"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
     claims["loop with a reserved place minus loop without it"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
-    claims["place for proven and new items minus place for new only, if the user's memories fill the answer"] = gain(
-        half, none
-    )
+    claims[
+        "reserved place for proven and new items minus one for new items, if the user's own memories fill the answer"
+    ] = gain(half, none)
     yield "## Claims\n"
     yield "Each claim states that a difference in success is positive. It holds if the whole interval is above 0.\n"
     yield "| claim | difference | holds |"
@@ -388,7 +388,7 @@ def _places(reader: _Reader) -> Iterator[str]:
     yield "| | success | one of five helps | shared items shown |"
     yield "|---" * 4 + "|"
     for epoch, name in ((0, "before any report"), (reader.last, "at the end")):
-        for is_full, which in ((None, "all"), (True, "the user's memories fill the answer")):
+        for is_full, which in ((None, "all"), (True, "the user's own memories fill the answer")):
             kept = reader.after(LOOP, is_full=is_full, epoch=epoch)
             found = gain(kept, reader.after(NO_PLACE, is_full=is_full, epoch=epoch))
             cells = [
@@ -503,12 +503,12 @@ differences are in percentage points. The 95 % intervals use {resamples:,} resam
 request and whole deployments of each data set are drawn independently (Owen 2007). The cost of searches and recalls is
 in `results.md`.
 
-The agent reads an answer from the top. It uses a memory that helps with probability {agent.believes} and any other
-memory with probability {agent.mistakes}; otherwise, it continues reading with probability {agent.reads_on}. A run
-succeeds with probability {agent.helped} if it used a helpful memory, {agent.misled} if it used any other memory, and
-{agent.alone} if it used no memory. In the easy deployment, these probabilities are {easy.helped}, {easy.misled} and
-{easy.alone}. A run's quality is 1 or 0. These numbers are assumptions, since no data set contains runs that used shared
-items.
+The agent reads an answer from the top. With probability {agent.believes}, it uses a helpful memory, and with
+probability {agent.mistakes}, any other memory; if it does not use a memory, it continues reading with probability
+{agent.reads_on}. A run succeeds with probability {agent.helped} if it used a helpful memory, {agent.misled} if it used
+any other memory, and {agent.alone} if it used no memory. In the easy deployment, these probabilities are {easy.helped},
+{easy.misled} and {easy.alone}. A run's quality is 1 or 0. These numbers are assumptions, since no data set contains
+runs that used shared items.
 
 {machine}.
 """
@@ -519,24 +519,24 @@ _TAIL = """\
   helps* do not depend on the agent. A user's own memories never help here, because the data contain no labels for them.
 - *loop off* is the state before any report. In *shuffled*, the qualities of all runs of an epoch are permuted, so its
   gain shows the effect of showing and using items, not that of outcomes. In *helpful proven*, twenty users have
-  reported the truth about every item, which gives an upper bound on the benefit of merging. In *others proven*, as many
-  randomly chosen found items are proven instead.
+  reported the truth about every item, which gives an upper bound on the benefit of merging. In *others proven*, the
+  same number of found items, chosen at random, are proven instead.
 - In *praise*, liars agree on the first look-alike found for each kind, and report in each epoch that it was used
   successfully. In *invert*, they report the opposite of their runs' outcomes. *Keys* praise once, before anybody else
   reports; *burying keys* report that all other found items failed.
-- The data show which items help for LoCoMo and BEAM (the question's evidence) and for Airline (the reward of the run
-  that the item describes; we assume that the item makes another run succeed). For SWE, a random third of the thoughts
-  found for an issue are helpful. A kind is included only if a search finds a helpful item and two look-alikes;
-  otherwise, the loop has nothing to reorder.
+- Which items help is derived from the data: for LoCoMo and BEAM from the question's evidence, and for Airline from the
+  reward of the run that the item describes (we assume that the item makes another run succeed). For SWE, a random third
+  of the thoughts found for an issue are helpful. A kind is included only if a search finds a helpful item and two
+  look-alikes; otherwise, the loop has nothing to reorder.
 - BEAM's messages are truncated to 500 characters. For LoCoMo and BEAM, the wordings of a question are templates that
   contain it; for Airline they come from four customers, and for SWE they are the issue's title and description.
 - The same users request the same kinds repeatedly. How soon an item is proven depends on how many users it has.
-- Each deployment of a set uses the set's next kinds, with different runs and recall ids; these are identical in all
-  arms. The results of recalls and searches are computed once per text. Only figures change these results, and
-  figures are applied in the same way as in the store (a test compares both). Late items are in the index from the
+- Each deployment of a set uses the set's next kinds, with different runs and recall ids. All arms use the same kinds,
+  runs and ids. The results of recalls and searches are computed once per text. Only figures change these results, and
+  figures are applied in the same way as in the store (a test compares the two). Late items are in the index from the
   start, but hidden. Item ids are new in each run of the command, so random draws differ between runs.
-- If the user's own memories fill the answer, shared items have only the reserved place, which the agent reads last.
-  In such answers, outcomes can improve only a little, and an item proven for a different kind of request takes the
+- If the user's own memories fill the answer, shared items have only the reserved place, which the agent reads last. In
+  such answers, outcomes can improve only a little, and an item proven for a different kind of request takes the
   reserved place in half of the recalls.
 """
 

@@ -52,7 +52,7 @@ def measure(growth: Growth) -> dict[str, Any]:
 
 
 def _without_first(growth: Growth) -> list[Batch]:
-    """Return the batches except those after the store was reopened, because a running daemon never reopens it."""
+    """Return the batches except the first after each opening of the store, which a running daemon never reopens."""
     return [batch for batch in growth.batches if batch.memories not in (0, *growth.folders)]
 
 

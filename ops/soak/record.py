@@ -1,4 +1,4 @@
-"""Reads the records of a soak, one JSON object per line, and joins their parts."""
+"""Reads the records of a soak test, one JSON object per line, and joins the parts that have the same settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Joined:
-    """The parts with the same kind of daemon, number of users and time between restarts, one after another."""
+    """Parts with the same kind of daemon, number of users and time between restarts, joined end to end."""
 
     parts: list[Line] = field(default_factory=list)
     ends: list[Line] = field(default_factory=list)

@@ -41,10 +41,10 @@ _PROMISES = {
 _EXPECTED = """## What may grow
 
 The amount of data on the disk is bounded, because only a user's newest 40 memories and 3 items are kept. The journal
-retains its newest 4 MB; its file keeps its largest size until an erasure rewrites it. Stores reuse the pages of removed
-memories, so their files keep their largest size. `erasures` grows with each erased id (36 bytes), since a restore
-repeats the erasures; the size of `owners` is limited by a maximum number of runs. The ledger, the logs and the record
-are outside the data folder."""
+retains only its newest 4 MB, but its file does not shrink until an erasure rewrites it. Stores reuse the pages of
+removed memories, but their files do not shrink. `erasures` grows by 36 bytes with each erased id, since a restore
+repeats the erasures; `owners` is limited by a maximum number of runs. The ledger, the logs and the record are outside
+the data folder."""
 
 Value = Callable[[Sample], float]
 
@@ -63,10 +63,10 @@ def report(joined: Sequence[Joined]) -> str:
         f"# A soak of {hours:.1f} hours",
         "",
         "Written by `python -m ops.soak --report FOLDER...` from the records of `python -m ops.soak`. Users store,",
-        "recall and list memories, publish events, call hooks, perform runs, and share, search and rate items, over",
-        "ZeroMQ, HTTP and the relay. Streams follow the events of five users. Memories are forgotten, and memories and",
-        "whole users are erased. The daemon is killed (SIGKILL) and stopped (SIGTERM) in turn, under load. After each",
-        "restart, and at the end, all stores are compared with a ledger of the acknowledged writes.",
+        "recall, list and forget memories, publish events, call hooks, perform runs, and share, search and rate items,",
+        "over ZeroMQ, HTTP and the relay. Streams follow the events of five users. Memories and entire users are",
+        "erased. The daemon is killed (SIGKILL) and stopped (SIGTERM) in turn, under load. After each restart, and at",
+        "the end, all stores are compared with a ledger of the acknowledged writes.",
         "",
     ]
     sections = [line for one in joined for line in _section(one)]

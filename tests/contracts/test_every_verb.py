@@ -56,7 +56,7 @@ def served(embedder: RemoteEmbedder) -> Iterator[Served]:
 def asks(
     served: Served, embedder: RemoteEmbedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Ask]]:
-    """One function per interface that calls a method through it, keyed by the interface's user id."""
+    """For each interface, keyed by its user id, a function that calls a method through it."""
 
     def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return served.host.call_awake(user_id, method, params, deadline_ms)
@@ -167,7 +167,7 @@ def method_of(owner: type, verb: Verb) -> Callable[..., Any]:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object, object]]:
-    """Return the parameters of a method without `now`, which only an embedded memory accepts."""
+    """Return the parameters of a method, except `now`, which only an embedded memory accepts."""
     found = inspect.signature(function).parameters.values()
     return [(one.name, one.kind, one.default, one.annotation) for one in found if one.name != "now"]
 
@@ -188,7 +188,7 @@ def test_every_door_has_one_signature(verb: Verb) -> None:
 
 
 def test_verbs_of_one_wire_name_have_the_same_scope_and_repeatability() -> None:
-    """Three methods erase, but the gateway and the service know all of them as `erase`."""
+    """Three methods erase, but all of them are called `erase` in the gateway and the service."""
     for verb in VERBS:
         first = BY_NAME[verb.name]
         assert (verb.scope, verb.about, verb.repeat) == (first.scope, first.about, first.repeat)

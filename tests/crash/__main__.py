@@ -4,8 +4,8 @@
                           [--kill relay=250] [--minutes N] [--json FILE] [--table FILE] [--logs FOLDER]
 
 Every second round of kills, faults, power cuts and damage uses encrypted data. Each round derives its seed from the
-first seed and its own number, and prints it on failure. A failure does not stop the remaining rounds. Exits with 1 if
-any promise was violated.
+first seed and its own number, and prints it on failure. A failure does not stop the remaining rounds. Exits with status
+1 if any promise (see `history`) was violated.
 """
 
 from __future__ import annotations

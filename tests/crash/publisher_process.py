@@ -1,4 +1,4 @@
-"""A publisher of the laboratory: publishes numbered events endlessly, and records each promise.
+"""A publisher in the laboratory: publishes numbered events until it is stopped, and records each promise.
 
     python -m tests.crash.publisher_process DATA_DIR NAME NOTES_FOLDER [--spool FOLDER] [--pace SECONDS]
 
@@ -20,7 +20,7 @@ from .events import event
 
 CHUNK = 8
 AHEAD = 200  # maximum number of pending events; a run ends when all events are ingested
-UNBOUNDED = ("stop", "unbounded")  # files that lift this limit at the end, or while the relay is down
+UNBOUNDED = ("stop", "unbounded")  # while either file exists, this limit does not apply: at the end, or without a relay
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.2, publish_timeout_s=120.0, full_pause_s=0.05)
 
 

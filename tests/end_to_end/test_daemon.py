@@ -1,4 +1,4 @@
-"""Test the daemon as users see it: the path from a published event to a recall, and what can fail on the way."""
+"""Test the daemon as users see it: the path from a published event to a recall, and what can fail along the way."""
 
 from __future__ import annotations
 

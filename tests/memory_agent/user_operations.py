@@ -42,7 +42,7 @@ class User:
     private: set[str] = field(default_factory=set)
     ids: list[str] = field(default_factory=list)
     said: set[str] = field(default_factory=set)
-    """Ids of other users that this user sent and may receive back, for example as the id of the user's own run."""
+    """Other users' ids that this user has sent, and may receive back, for example as the id of this user's own run."""
     runs: int = 0
     learnt: bytes = b""
     """The exported state of the user's learner."""

@@ -1,4 +1,4 @@
-"""Test the questions about kinds that `ops.bench.kinds` derives from runs, and its page."""
+"""Test the questions about kinds that `ops.bench.kinds` derives from runs, and the page that it writes."""
 
 from __future__ import annotations
 

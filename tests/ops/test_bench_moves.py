@@ -1,4 +1,4 @@
-"""Test the figures of the benchmark of moves: requests affected by a move, first answers after a loss, and the rows."""
+"""Test the figures of the benchmark `moves`: requests affected by a move, first answers after a loss, and the rows."""
 
 from __future__ import annotations
 

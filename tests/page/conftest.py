@@ -24,9 +24,9 @@ class Filled:
 
     data_dir: Path
     all: dict[str, Hostile]
-    """Contents of the user `hostile.USER`, by the name of the text."""
+    """The contents of the memory of `hostile.USER`, keyed by the name of the text."""
     few: dict[str, Hostile]
-    """Contents of the user `hostile.FEW`."""
+    """The contents of the memory of `hostile.FEW`."""
 
 
 @pytest.fixture(scope="package")

@@ -18,7 +18,7 @@ TEXT = "the drill is on shelf number twelve " * 6_800
 MESSAGE = 4  # events, together about a megabyte
 MOST = 600  # messages
 ENOUGH = 10  # messages acknowledged while more messages wait
-BOUND = 300_000_000  # bytes: twice a queue of 64 and a batch of 16 in several forms
+BOUND = 300_000_000  # bytes: twice the size of a queue of 64 messages and a batch of 16, each held in several forms
 
 
 def own_bytes(process: psutil.Process) -> int:

@@ -1,4 +1,4 @@
-"""Test following an event table in another program's SQLite file: rows arrive once, and the file stays unchanged."""
+"""Test that the rows of an event table in another program's SQLite file arrive once, and the file stays unchanged."""
 
 from __future__ import annotations
 

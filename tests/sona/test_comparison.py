@@ -27,7 +27,7 @@ def result_of(ranks: list[int], boosts: list[int], used: list[int]) -> Compariso
 
 
 def upper_sets(size: int, uses: int) -> list[list[tuple[int, ...]]]:
-    """Return all collections of sets of positions that are closed under moving a use up.
+    """Return all collections of sets of positions in which moving a use up by one gives another set of the collection.
 
     Every distribution of use by position alone is a mixture of uniform distributions over these collections.
     """

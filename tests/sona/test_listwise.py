@@ -59,7 +59,7 @@ def test_each_used_memory_is_wanted_by_its_share_of_the_credit() -> None:
 
 
 def reference(x: Array, memories: Array, used: set[int], excluded: set[int]) -> tuple[list[int], set[int]]:
-    """Return the eligible rows, nearest first and as a set, computed in plain Python."""
+    """Return the eligible rows, as a list with the nearest first and as a set, computed in plain Python."""
     of_used = [memories[row] for row in range(len(memories)) if row in used]
     may = {
         row

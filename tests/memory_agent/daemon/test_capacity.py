@@ -1,4 +1,4 @@
-"""Test the capacity of a daemon by cores and memory."""
+"""Test how the number of cores and the amount of memory determine a daemon's capacity."""
 
 from __future__ import annotations
 

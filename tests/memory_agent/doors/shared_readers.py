@@ -107,7 +107,7 @@ class ByTools:
 
 
 class ByCommands:
-    """Reads through the command line, either from a daemon with a key or directly from the files."""
+    """Reads through the command line, either from a daemon, with a key, or directly from the files."""
 
     def __init__(self, token: str, *where: str) -> None:
         self._token = token

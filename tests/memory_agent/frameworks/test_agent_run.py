@@ -36,7 +36,7 @@ def test_a_run_credits_the_memory_that_its_output_repeats(memory: MemoryClient) 
     with AgentRun(memory, REQUEST) as run:
         assert "Falkenstein" in run.block
         run.output = "Staging was reachable through the VPN gateway at Falkenstein, so the shop is deployed."
-    wait_until(lambda: memory.runs.list()[0].used)  # the daemon's upkeep infers the used memories
+    wait_until(lambda: memory.runs.list()[0].used)  # the daemon's upkeep infers which memories were used
     (ended,) = memory.runs.list()
     assert (ended.outcome, [use.record_id for use in ended.used]) == ("completed", [record.id])
 

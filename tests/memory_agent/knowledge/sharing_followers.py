@@ -30,7 +30,7 @@ class Followers:
     """Followers of shared items. The relay runs only within the context."""
 
     def __init__(self, world: World, groups: Mapping[str, tuple[str, ...]]) -> None:
-        """Create a key for each follower, with that user's groups."""
+        """Create a key for each follower, with the follower's `groups`."""
         self._world = world
         self._tokens = {user: _key(world.data_dir, user, of_user) for user, of_user in groups.items()}
 

@@ -147,7 +147,7 @@ class SharingModel(CheckedSharing):
 
     @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Send reports from enough users to release figures, one report twice. Reports from authors must not count."""
+        """Send enough reports, one of them twice, to have figures released. Reports by authors must not count."""
         for item in [item for item in self.model.items.values() if item.author]:
             self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):
@@ -286,7 +286,7 @@ class SharingModel(CheckedSharing):
     @precondition(lambda self: any(item.offerers for item in self.model.items.values()))
     @rule(data=st.data(), from_the_files=st.booleans())
     def take_from_many(self, data: st.DataObject, from_the_files: bool) -> None:
-        """Remove an item of many users and its offers, as only an administrator can."""
+        """Remove an item offered by many users, together with its offers; only an administrator can do this."""
         item = self.some_item(data, lambda item: bool(item.offerers))
         for user in GROUPS:
             assert not self.memory(user).shared.unpublish(item.id).found
@@ -419,7 +419,7 @@ class SharingModel(CheckedSharing):
     @precondition(lambda self: self.saved is not None)
     @rule(is_whole=st.booleans())
     def restore(self, is_whole: bool) -> None:
-        """Restore a backup: all its items return except those removed since."""
+        """Restore a backup, with all its items except those removed since."""
         assert self.saved is not None
         saved, erased = self.saved
         paths = self.root / "backup", self.world.data_dir

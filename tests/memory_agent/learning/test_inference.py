@@ -1,4 +1,4 @@
-"""A real memory infers used memories from the text of runs that contain no ids."""
+"""A real memory infers, from the text of runs that contain no ids, which memories were used."""
 
 from __future__ import annotations
 

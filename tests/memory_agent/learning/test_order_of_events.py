@@ -1,4 +1,4 @@
-"""Runs and their revisions of memories do not depend on the order, batching or repetition of events."""
+"""Runs, and the revisions that they make to memories, do not depend on the order, batching or repetition of events."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ GOOD, BAD = "the kiln is fired with olive wood", "the canteen serves lunch at no
 
 
 class Spoiled(MadeVectors):
-    """While `is_broken`, corrupts one field of the vectors of all queries and of texts that mention the canteen."""
+    """While `is_broken`, corrupts one field of what is returned for queries and for texts that mention the canteen."""
 
     def __init__(self, field: str, spoil: Spoil) -> None:
         super().__init__()

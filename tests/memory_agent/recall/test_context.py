@@ -427,7 +427,7 @@ said_by_a_run = st.lists(prose(20), min_size=1, max_size=6)
 def test_at_every_budget_the_fence_closes_around_whole_entries(
     name: str, row: Trigger, told: list[str], ran: list[list[str]], data: st.DataObject
 ) -> None:
-    """With any budget, each entry contains its text, and the shown and the omitted memories make up all memories."""
+    """With any budget, each entry contains its text, and each memory and run is either shown or counted as omitted."""
     budget = data.draw(st.sampled_from([row.max_tokens]) | st.integers(0, 2 * row.max_tokens))
     result = msgspec.structs.replace(
         recalled(*(memory(text) for text in told)), runs=tuple(run(number, said) for number, said in enumerate(ran))
