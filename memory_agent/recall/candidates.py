@@ -289,7 +289,7 @@ def _by_time(search: Search, limit: int) -> Slots:
 
 
 def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.inf) -> Slots:
-    """Return the slots of the `limit` highest values (n,) above `above`, including ties.
+    """Return the slots of the `limit` highest of those values (n,) that exceed `above`, including ties.
 
     If there are far too many, or if most are copies, return the newest `limit` slots and one slot for each of `limit`
     texts.

@@ -24,7 +24,7 @@ TEXT = "the auth race needed a mutex"
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
-    """A client of an embedder that is not running, so recalls search by words."""
+    """A client whose embedder is not running, so that recalls search by words only."""
     with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
         yield embedder
 

@@ -113,7 +113,7 @@ class Calendar:
         return _day_of(self.today + relativedelta(days=-1, weekday=weekday(number)(-1)))
 
     def weekday_of_week(self, number: int, offset: int) -> Span:
-        """Return a weekday, Monday (0) to Sunday, of the calendar week `offset` weeks from now."""
+        """Return the given weekday (0: Monday) of the calendar week that is `offset` weeks from this one."""
         return _day_of(self.unit("week", offset).since + number * _DAY)
 
     def recurring(self, in_year: Callable[[int], Span], year: int | None, which: str | None) -> Span:
