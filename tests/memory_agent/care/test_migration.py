@@ -125,7 +125,7 @@ def test_an_index_with_other_contents_is_refused(data_dir: Path) -> None:
     with closing(index), closing(opened(data_dir)) as archive, archive.store.snapshot() as snapshot:
         assert verified(index, snapshot) >= 0.9
         index.delete([1, 2])
-        with pytest.raises(IndexUnusableError, match=f"contains {COUNT - 2} of {COUNT} memories"):
+        with pytest.raises(IndexUnusableError, match=f"vectors of {COUNT - 2} memories instead of {COUNT}"):
             verified(index, snapshot)
         position = index.position
         assert position is not None
