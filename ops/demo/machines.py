@@ -20,7 +20,7 @@ import psutil
 from memory_agent import MemoryClient
 from memory_agent.evaluation import child_environment, temporary_daemon
 from memory_agent.layout import Layout
-from memory_agent.settings import ArchiveSettings, ClusterSettings, Settings
+from memory_agent.settings import ArchiveSettings, ClusterSettings, DaemonSettings, Settings
 from ops.demo.screen import Screen
 from ops.demo.stage import DEADLINE_MS, PATIENCE_S, wait_until
 from relay import Publisher, relay_endpoints
@@ -28,6 +28,8 @@ from relay import Publisher, relay_endpoints
 _HOME = "127.0.0.2"
 _MACHINES = {"worker-1": "127.0.0.3", "worker-2": "127.0.0.4"}
 _USERS = tuple(f"user-{number}" for number in range(1, 7))
+_ONE_HOST = DaemonSettings(dedicated_hosts=0, shared_hosts=1)
+"""Each machine has one process for all its users, because a process takes 2 s of processor time to start."""
 _EVENTS = 120
 _PACE_S = 0.02
 _ENDED_WITHIN_S = 20.0
@@ -41,6 +43,7 @@ def lose_a_machine(screen: Screen) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="memory-demo-")))
         settings = Settings(
+            daemon=_ONE_HOST,
             cluster=ClusterSettings(listen=_HOME),
             archive=ArchiveSettings(url=f"file://{folder / 'archive'}", interval_s=1.0),
         )
