@@ -82,8 +82,11 @@ def running_daemon() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def full_daemon() -> Iterator[Path]:
-    """The data folder of a running daemon with Ray. A start takes 8 s of processor time."""
-    with temporary_daemon(Settings()) as data_dir:
+    """The data folder of a running daemon with Ray. A start takes 8 s of processor time, and each host 2 s.
+
+    The three users of `resident`, which runs first, have a host each; all others share two hosts.
+    """
+    with temporary_daemon(Settings(daemon=DaemonSettings(dedicated_hosts=3, shared_hosts=2))) as data_dir:
         yield data_dir
 
 
@@ -407,16 +410,22 @@ def test_measuring_hooks_makes_rows(store: Path, one_daemon: None, monkeypatch: 
 
 _FEW_HOSTS = """
 import json
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import DaemonSettings, Settings
 from ops.bench import hosts
-from ops.bench.filled_store import filled_store
 
-several = hosts._settings
-hosts._settings = lambda count: Settings(daemon=DaemonSettings(light=True)) if count == 1 else several(count)
+store, full_daemon = map(Path, sys.argv[1:])
+one_host, two_hosts = Settings(daemon=DaemonSettings(light=True)), hosts._settings(2)
+hosts._settings = lambda count: one_host if count == 1 else two_hosts
+hosts.temporary_daemon = lambda settings: (
+    temporary_daemon(settings) if settings is one_host else nullcontext(full_daemon)
+)
 hosts._CALLS, hosts._CALL_TURNS, hosts._QUESTIONS, hosts._TURNS, hosts._WARM_UP = 20, 1, 5, 1, 5
 hosts._RECALLS, hosts._LOAD_TURNS, hosts._EVENTS = 3, 1, 5
-with filled_store(250) as store:
-    print(json.dumps(hosts.measure(store)))
+print(json.dumps(hosts.measure(store)))
 """
 
 
@@ -429,11 +438,12 @@ def _in_a_process_of_its_own(program: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_hosts_makes_rows() -> None:
-    """Measures only a few calls, recalls and events. The daemon with a single host runs without Ray. Checks only that
-    figures exist.
+def test_measuring_hosts_makes_rows(store: Path, full_daemon: Path) -> None:
+    """Measures only a few calls, recalls and events. The daemon with a single host runs without Ray, and `full_daemon`
+    is the one with two hosts. Checks only that figures exist.
     """
-    rows = {row.figure: row for row in all_rows({"hosts": json.loads(_in_a_process_of_its_own(_FEW_HOSTS))})}
+    figures = json.loads(_in_a_process_of_its_own(_FEW_HOSTS, store, full_daemon))
+    rows = {row.figure: row for row in all_rows({"hosts": figures})}
     assert {"hosts, empty call by socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
     assert rows["recall through RPC minus recall in process, in multiples of one embedding"].target == "≤ 1.2"
     assert all(
