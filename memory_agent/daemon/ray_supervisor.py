@@ -1,10 +1,9 @@
 """The supervisor of the full form: relay and embedder as child processes, hosts as Ray actors.
 
-Only this file imports Ray. Ray starts, names and restarts host processes, and carries the calls that manage them.
-Requests and batches of events use the sockets of the host (`host`), which are five times as fast as calls through Ray.
-Ray never retries a task (`max_task_retries=0`), because the first attempt may have run: the dispatcher retries, and the
-store recognises repeated events. An actor can outlive its raylet, so the store's own lock and epoch guarantee one
-writer.
+Ray starts, names and restarts host processes, and carries the calls that manage them. Requests and batches of events
+use the sockets of the host (`host`), which are five times as fast as calls through Ray. Ray never retries a task
+(`max_task_retries=0`), because the first attempt may have run: the dispatcher retries, and the store recognises
+repeated events. An actor can outlive its raylet, so the store's own lock and epoch guarantee one writer.
 
 Any process that reaches a Ray cluster can run any code in it. So Ray's token and folder are private to the user. Ray
 listens only on loopback; if other machines may join, it requires certificates (ops/SECURITY.md).
@@ -21,32 +20,20 @@ import socket
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 import psutil
 
+from memory_agent.daemon.raylet import HOSTS_OF_A_NODE, OBJECT_STORE_BYTES, lean_and_on_loopback, node_resource
 from relay.crypto import ring_file
 from relay.log import log
 
-os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # Ray reads these at import
-os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # else the GCS keeps 5 KB for each of 100,000 calls
-os.environ.setdefault(
-    "RAY_worker_niceness", "0"
-)  # with the default, 15, recalls would wait for bulk embedding, whose niceness is 10
-try:
-    import ray
-except ModuleNotFoundError as missing:
-    from memory_agent.daemon.supervisor import NEEDS_RAY
-
-    raise ModuleNotFoundError(f"this {NEEDS_RAY}", name="ray") from missing
-import ray._private.node as ray_node
-import ray._private.parameter as ray_parameter
-import ray._private.services as ray_services
+# isort: split
+import ray  # after `raylet`, which sets the variables that Ray reads at import
 import ray._private.utils as ray_utils
 import ray.exceptions
 import ray.job_config
@@ -79,7 +66,6 @@ from relay.access import CURVE, ipc_endpoint
 T = TypeVar("T")
 NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"
-_HOSTS_OF_A_NODE = 100_000  # the resource only chooses the machine
 _GCS = "gcs_server"
 _SYSTEM_PROCESSES = (_GCS, "raylet")
 _GCS_LASTS_S = 10.0
@@ -87,7 +73,6 @@ _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Reduces the embedder's CPU time by 16 % per query and 11 % per text (measured). glibc reads it at startup."""
 _THREADS_FOR_RAY = 8
-_OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
 
 
 _RemoteHost = ray.remote(
@@ -108,10 +93,6 @@ def _is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def _node_resource(node: str) -> str:
-    return f"memory-agent:{node}"
 
 
 def _free_port(address: str) -> int:
@@ -159,14 +140,14 @@ class Cluster:
             self._shared_remotely = f"{CURVE}tcp://{self._listen}:{_free_port(self._listen)}"
             os.environ.update(RAY_gcs_storage="rocksdb", RAY_gcs_storage_path=str(self._folder.path / "gcs"))
         try:
-            with _lean_and_on_loopback():
+            with lean_and_on_loopback():
                 ray.init(
                     address="local",
                     namespace=NAMESPACE,
                     include_dashboard=False,
                     num_cpus=1,
-                    resources={_node_resource(""): _HOSTS_OF_A_NODE},
-                    object_store_memory=_OBJECT_STORE_BYTES,
+                    resources={node_resource(""): HOSTS_OF_A_NODE},
+                    object_store_memory=OBJECT_STORE_BYTES,
                     log_to_driver=False,
                     logging_level="error",
                     job_config=_OwnModules(),
@@ -216,7 +197,7 @@ class Cluster:
         self._started += 1
         name = f"shared-{self._started}" if shared else f"host-{self._started}"
         restarts = 0 if node else -1  # on another machine, a restarted host may lack the placement files
-        options = {"name": name, "resources": {_node_resource(node): 1}, "max_restarts": restarts}
+        options = {"name": name, "resources": {node_resource(node): 1}, "max_restarts": restarts}
         if node:
             endpoints, place = None, None
         else:
@@ -248,7 +229,7 @@ class Cluster:
             raise UnavailableError(f"Ray does not answer: {type(error).__name__}") from error
         for one in known:
             for resource in one["Resources"] if one["Alive"] else ():
-                prefix, _, node = resource.partition(_node_resource(""))
+                prefix, _, node = resource.partition(node_resource(""))
                 if node and not prefix:
                     found[node].add(one["NodeID"])
         return {node: frozenset(ids) for node, ids in found.items()}
@@ -337,40 +318,6 @@ class RaySupervisor(Cluster):
         )
 
 
-class Raylet:
-    """The Ray processes on a machine that joined a daemon's cluster: a raylet with its agents, without a driver.
-
-    They end with this process. `ray start --block` would add a dashboard's log monitor.
-    """
-
-    def __init__(self, node: str, address: str, gcs: str) -> None:
-        """Start them at the IP `address`. The variables of `ray_environment` must be set. Raises `UnavailableError`."""
-        self._folder = RayFolder()
-        try:
-            with _lean_and_on_loopback():
-                parameters = ray_parameter.RayParams(
-                    gcs_address=gcs,
-                    node_ip_address=address,
-                    num_cpus=0,
-                    num_gpus=0,
-                    object_store_memory=_OBJECT_STORE_BYTES,
-                    resources={_node_resource(node): _HOSTS_OF_A_NODE},
-                    temp_dir=str(self._folder.path),
-                )
-                self._node = ray_node.Node(parameters, head=False, shutdown_at_exit=True, spawn_reaper=True)
-        except Exception as error:
-            self._folder.remove()
-            raise UnavailableError(f"Ray did not start: {error}") from error
-
-    def alive(self) -> bool:
-        """The raylet exits when it loses its connection to the GCS."""
-        return not self._node.dead_processes()
-
-    def stop(self) -> None:
-        self._node.kill_all_processes(check_alive=False, allow_graceful=True)
-        self._folder.remove()
-
-
 class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
     """Keeps the daemon's working folder off the hosts' import path: `serve` may be started in any project.
 
@@ -379,24 +326,6 @@ class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
 
     def _runtime_env_has_working_dir(self) -> bool:
         return True
-
-
-@contextmanager
-def _lean_and_on_loopback() -> Iterator[None]:
-    """Make Ray listen on loopback, and start it without its dashboard server, log monitor and autoscaler monitor.
-
-    Ray replaces 127.0.0.1 with the machine's external address, and would listen on every interface. The three processes
-    take 180 MB and 2.4 % of an idle core (measured with Ray 2.60). There is no public switch; the tests that check open
-    ports and processes fail if Ray changes this.
-    """
-    former = ray_services.resolve_ip_for_localhost, ray_services.start_api_server, ray_parameter.RayParams
-    ray_services.resolve_ip_for_localhost = lambda host: host
-    ray_services.start_api_server = lambda *_, **__: ("", None)
-    ray_parameter.RayParams = partial(ray_parameter.RayParams, include_log_monitor=False, no_monitor=True)
-    try:
-        yield
-    finally:
-        ray_services.resolve_ip_for_localhost, ray_services.start_api_server, ray_parameter.RayParams = former
 
 
 class ActorHost(Host):
@@ -481,7 +410,7 @@ def join(address: str, token: Path, cluster: Path, **options: Any) -> None:
     if not address.startswith(f"{_LOOPBACK}:"):
         _use_certificate(cluster)
     try:
-        with _lean_and_on_loopback():
+        with lean_and_on_loopback():
             ray.init(address=address, **{"log_to_driver": False, "logging_level": "error", **options})
     except Exception as error:
         hint = "`from memory_agent import join_ray` must precede `import ray`, which reads RAY_AUTH_MODE=token"

@@ -46,7 +46,8 @@ def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
         client.remember(TEXT)
         roles = sorted(family.by_role())
         assert {"daemon", "relay", "embedder", "host", "Ray gcs", "Ray raylet"} <= set(roles)
-        assert not {"Ray dashboard", "Ray monitor", "Ray log monitor"} & set(roles)  # not needed, so not started
+        unneeded = {"Ray dashboard", "Ray dashboard agent", "Ray monitor", "Ray log monitor"}
+        assert not unneeded & set(roles)
         for role in roles:
             if role not in ENDS:
                 assert kill(family, role, client).startswith("recovered"), role
