@@ -28,17 +28,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 import psutil
 
-from memory_agent.daemon.raylet import HOSTS_OF_A_NODE, OBJECT_STORE_BYTES, lean_and_on_loopback, node_resource
-from relay.crypto import ring_file
-from relay.log import log
-
-# isort: split
-import ray  # after `raylet`, which sets the variables that Ray reads at import
-import ray._private.utils as ray_utils
-import ray.exceptions
-import ray.job_config
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
 from memory_agent.daemon.capacity import Capacity, capacity_here
 from memory_agent.daemon.children import Child, embedder_arguments
 from memory_agent.daemon.cluster_secrets import ClusterSecrets, tls_environment
@@ -47,6 +36,13 @@ from memory_agent.daemon.host import internal_error, shared_socket
 from memory_agent.daemon.host_actor import HostActor
 from memory_agent.daemon.place import Place
 from memory_agent.daemon.ray_folder import END_WITHIN_S, RayFolder
+from memory_agent.daemon.raylet import (
+    HOSTS_OF_A_NODE,
+    OBJECT_STORE_BYTES,
+    lean_and_on_loopback,
+    node_resource,
+    ray,
+)
 from memory_agent.daemon.relay_process import relay_command
 from memory_agent.daemon.supervisor import Endpoints, Host, host_endpoints, relay_listens
 from memory_agent.errors import (
@@ -62,6 +58,8 @@ from memory_agent.settings import Settings
 from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostFigures, JoinGrant, PartStatus
 from relay import Identity, RelaySettings
 from relay.access import CURVE, ipc_endpoint
+from relay.crypto import ring_file
+from relay.log import log
 
 T = TypeVar("T")
 NAMESPACE = "memory-agent"
@@ -176,7 +174,7 @@ class Cluster:
         port = f"--gcs_server_port={self.address.rpartition(':')[2]}"
         command = [port if option.startswith("--gcs_server_port=") else option for option in self._gcs_command]
         self._gcs_again = subprocess.Popen(
-            command, env=self._gcs_environment, preexec_fn=ray_utils.set_kill_on_parent_death_linux
+            command, env=self._gcs_environment, preexec_fn=ray._private.utils.set_kill_on_parent_death_linux
         )
         self._gcs = psutil.Process(self._gcs_again.pid)
         self._system = [*others, self._gcs]
@@ -236,7 +234,7 @@ class Cluster:
 
     async def end_node(self, node: str) -> None:
         for node_id in (await self.ray_nodes()).get(node, ()):
-            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
             order = _end_raylet.options(scheduling_strategy=place).remote()
             with suppress(TimeoutError, ray.exceptions.RayError):  # the task ends with its raylet
                 async with asyncio.timeout(END_WITHIN_S):

@@ -1,7 +1,8 @@
 """Starts Ray's own processes, and runs a machine's part of the daemon's Ray.
 
 `python -m memory_agent.daemon.raylet NAME ADDRESS GCS` is a separate process, because Ray reads its variables once,
-when it is imported, and a restarted daemon sends new ones. Only this file and `ray_supervisor` import Ray.
+when it is imported, and a restarted daemon sends new ones. For the same reason, only this file imports Ray:
+`ray_supervisor` takes it from here.
 """
 
 from __future__ import annotations
@@ -31,9 +32,15 @@ import ray._private.node as ray_node
 import ray._private.parameter as ray_parameter
 import ray._private.ray_constants as ray_constants
 import ray._private.services as ray_services
+import ray._private.utils
+import ray.exceptions
+import ray.job_config
+import ray.util.scheduling_strategies
 
 from memory_agent.daemon.ray_folder import RayFolder
 from memory_agent.errors import UnavailableError
+
+__all__ = ["HOSTS_OF_A_NODE", "OBJECT_STORE_BYTES", "Raylet", "lean_and_on_loopback", "node_resource", "ray"]
 
 HOSTS_OF_A_NODE = 100_000  # the resource only chooses the machine
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
