@@ -70,7 +70,7 @@ SECTIONS = {
         "eval": Verb("evaluate", "evaluate", "Measure recall on real inputs; compare measurements."),
     },
     "Daemon and cluster": {
-        "serve": Verb("daemon", "serve", "Run the daemon: relay, embedder, hosts, gateway."),
+        "serve": Verb("serve", "serve", "Run the daemon: relay, embedder, hosts, gateway."),
         "stop": Verb("service", "stop", "Stop the running daemon."),
         "service": Verb("service", "service", "Run the daemon at every login: install, remove."),
         "status": Verb("daemon", "status", "Show the state of the daemon."),

@@ -53,6 +53,8 @@ BRIDGE = {"ssl", "http.client", "importlib.metadata", "subprocess", "memory_agen
         (["mcp", "--no-start", "--data-dir", "none"], HEAVY | BRIDGE),
         (["open", "--help"], HEAVY | BRIDGE | {"webbrowser"}),
         (["remember", "--help"], HEAVY - {"rich"}),
+        (["serve", "--help"], HEAVY),
+        (["join", "--help"], HEAVY),
         (["import", "--help"], HEAVY - {"rich"}),
         (["import-sessions", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
     ],
