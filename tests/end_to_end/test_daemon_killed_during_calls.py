@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Blocking(MemoryClient):
     """A client whose calls run in a thread."""
 
     def __init__(self, data_dir: Path) -> None:
-        super().__init__("alice", data_dir=data_dir)
+        super().__init__("blocking", data_dir=data_dir)
         self._threads = ThreadPoolExecutor(4)
 
     def begin(self, call: Callable[[Any], Any]) -> Future[Any]:
@@ -43,7 +43,7 @@ class Awaiting(AsyncMemoryClient):
     """A client whose calls run in an event loop in a thread."""
 
     def __init__(self, data_dir: Path) -> None:
-        super().__init__("alice", data_dir=data_dir)
+        super().__init__("awaiting", data_dir=data_dir)
         self._loop = asyncio.new_event_loop()
         self._threads = ThreadPoolExecutor(1)
         self._threads.submit(self._loop.run_forever)
@@ -67,22 +67,28 @@ def daemon(own_daemon: DaemonProcess) -> DaemonProcess:
     return own_daemon
 
 
-@pytest.fixture(params=[Blocking, Awaiting])
-def client(request: pytest.FixtureRequest, daemon: DaemonProcess) -> Any:
-    client = request.param(daemon.data_dir)
-    client.begin(lambda memory: memory.remember("Staging needs the VPN", id="vpn")).result()
-    yield client
-    client.end()
+@pytest.fixture
+def clients(daemon: DaemonProcess) -> Iterator[tuple[Client, ...]]:
+    """A client of each kind, each with its own user."""
+    clients = (Blocking(daemon.data_dir), Awaiting(daemon.data_dir))
+    for client in clients:
+        client.begin(lambda memory: memory.remember("Staging needs the VPN", id="vpn")).result()
+    yield clients
+    for client in clients:
+        client.end()
 
 
 def killed_during(
-    daemon: DaemonProcess, client: Client, calls: list[Callable[[Any], Any]], monkeypatch: pytest.MonkeyPatch
-) -> list[Future[Any]]:
-    """Kill the daemon after all calls have been sent."""
+    daemon: DaemonProcess,
+    clients: tuple[Client, ...],
+    calls: list[Callable[[Any], Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[list[Future[Any]]]:
+    """Kill the daemon after every client has sent all calls; return the calls of each client."""
     os.kill(daemon.pid, signal.SIGSTOP)
     sent = Sent(monkeypatch)
-    begun = [client.begin(call) for call in calls]
-    sent.wait(len(calls))
+    begun = [[client.begin(call) for call in calls] for client in clients]
+    sent.wait(len(clients) * len(calls))
     daemon.kill()
     return begun
 
@@ -108,7 +114,7 @@ class Sent:
 
 
 def test_calls_that_may_not_be_repeated_say_what_is_known_of_their_outcome(
-    daemon: DaemonProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+    daemon: DaemonProcess, clients: tuple[Client, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: an erasure waited ten minutes for a daemon that had been killed."""
     outcomes = {
@@ -116,14 +122,14 @@ def test_calls_that_may_not_be_repeated_say_what_is_known_of_their_outcome(
         "care.rebuild may have been interrupted": lambda memory: memory.care.rebuild(),
         "remember may have stored the memory": lambda memory: memory.remember("Production needs it too"),
     }
-    begun = killed_during(daemon, client, list(outcomes.values()), monkeypatch)
-    for known, call in zip(outcomes, begun, strict=True):
-        with pytest.raises(ConnectionLostError, match=known):
-            call.result(60)
+    for begun in killed_during(daemon, clients, list(outcomes.values()), monkeypatch):
+        for known, call in zip(outcomes, begun, strict=True):
+            with pytest.raises(ConnectionLostError, match=known):
+                call.result(60)
 
 
 def test_calls_that_may_be_repeated_reach_the_restarted_daemon(
-    daemon: DaemonProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+    daemon: DaemonProcess, clients: tuple[Client, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Callable[[Any], Any]] = [
         lambda memory: memory.recall("staging", mode="lexical", deadline_ms=60_000.0),
@@ -132,26 +138,29 @@ def test_calls_that_may_be_repeated_reach_the_restarted_daemon(
     ]
     monkeypatch.setattr(address, "_RESTART_S", 60.0)
     monkeypatch.setattr(address.Attempts, "remaining_s", 120.0)  # a busy machine restarts the daemon slowly
-    found, stored, run = killed_during(daemon, client, calls, monkeypatch)
+    sent = killed_during(daemon, clients, calls, monkeypatch)
     daemon.start()
-    assert [one.record.id for one in found.result(60).memories] == ["vpn"]
-    assert stored.result(60).text == "Staging needs no VPN"
-    begun = run.result(60)
-    assert [one.id for one in client.begin(lambda memory: memory.runs.list()).result()] == [begun.id]
+    for client, (found, stored, run) in zip(clients, sent, strict=True):
+        assert [one.record.id for one in found.result(60).memories] == ["vpn"]
+        assert stored.result(60).text == "Staging needs no VPN"
+        begun = run.result(60)
+        assert [one.id for one in client.begin(lambda memory: memory.runs.list()).result()] == [begun.id]
 
 
-def test_a_call_after_a_restart_uses_no_connection_to_the_former_daemon(daemon: DaemonProcess, client: Client) -> None:
+def test_a_call_after_a_restart_uses_no_connection_to_the_former_daemon(
+    daemon: DaemonProcess, clients: tuple[Client, ...]
+) -> None:
     daemon.kill()
     daemon.start()
-    assert client.begin(lambda memory: memory.remember("Production needs it too")).result(60).id
+    for client in clients:
+        assert client.begin(lambda memory: memory.remember("Production needs it too")).result(60).id
 
 
 def test_a_read_fails_if_the_daemon_does_not_come_back(
-    daemon: DaemonProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+    daemon: DaemonProcess, clients: tuple[Client, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(address, "_RESTART_S", 0.1)
-    (read,) = killed_during(
-        daemon, client, [lambda memory: memory.recall("staging", deadline_ms=600_000.0)], monkeypatch
-    )
-    with pytest.raises(ConnectionLostError, match="nothing was changed"):
-        read.result(60)
+    reading = [lambda memory: memory.recall("staging", deadline_ms=600_000.0)]
+    for (read,) in killed_during(daemon, clients, reading, monkeypatch):
+        with pytest.raises(ConnectionLostError, match="nothing was changed"):
+            read.result(60)
