@@ -94,6 +94,7 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_ful
             assert away.degraded == ("global_unavailable",)
 
         assert own_full_daemon.stop() == 0
+        own_full_daemon.light = True  # reads the same files
         own_full_daemon.start()
         (both,) = asked(ben, *BOTH).memories  # merged with the user's own memory, which has the same words
         assert (both.tier, both.record.id) == ("local", "own")
@@ -166,6 +167,7 @@ def test_followers_receive_missed_events_after_a_crash(own_full_daemon: DaemonPr
         assert ann.shared.unpublish(first.id).found
     own_full_daemon.kill()
     os.kill(relay, signal.SIGKILL)
+    own_full_daemon.light = True  # reads the same files
     own_full_daemon.start()
     wait_until(lambda: "unpublished" in {one.kind for one in changes(own_full_daemon, member)})
     told = changes(own_full_daemon, member)
