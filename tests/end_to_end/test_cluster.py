@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -31,9 +31,9 @@ WORKER = "127.0.0.3"
 USERS = ("alice", "bob", "carol", "dave")
 CLIENT = """
 import sys
-from memory_agent.daemon.ray_supervisor import _lean_and_on_loopback
+from memory_agent.daemon.raylet import lean_and_on_loopback
 import ray
-with _lean_and_on_loopback():
+with lean_and_on_loopback():
     ray.init(address=sys.argv[1], logging_level="error", log_to_driver=False)
 print("joined")
 """
@@ -136,26 +136,37 @@ def refuses_strangers(port: int) -> bool:
             return True
 
 
-@pytest.mark.parametrize("lacking", ["certificate", "token", "nothing"])
-def test_a_ray_client_needs_the_token_and_a_certificate(daemon: DaemonProcess, tmp_path: Path, lacking: str) -> None:
+def test_a_ray_client_needs_the_token_and_a_certificate(daemon: DaemonProcess, tmp_path: Path) -> None:
+    """Ray retries a refused connection for over a minute; meanwhile, two clients that lack nothing join in turn."""
+    with ExitStack() as stack:
+        refused = [stack.enter_context(ray_client(daemon, tmp_path, lacking)) for lacking in ("certificate", "token")]
+        for _ in range(2):
+            with ray_client(daemon, tmp_path) as admitted:
+                assert admitted.communicate(timeout=60)[0].strip() == "joined"
+        for client in refused:
+            client.kill()
+            assert client.communicate()[0] == ""
+
+
+@contextmanager
+def ray_client(daemon: DaemonProcess, folder: Path, lacking: str = "nothing") -> Iterator[subprocess.Popen[str]]:
+    """A process that joins the daemon's Ray and prints `joined`, without a credential."""
     cluster, token = daemon.data_dir / "cluster", daemon.data_dir / "run" / "ray-token"
     if lacking == "token":
-        token = tmp_path / "token"
+        token = folder / "token"
         token.write_text("0" * 64)
     shown = {"RAY_AUTH_TOKEN_PATH": str(token), "RAY_gcs_rpc_server_reconnect_timeout_s": "2"}
     if lacking != "certificate":
         shown |= {"RAY_USE_TLS": "1", "RAY_TLS_CA_CERT": str(cluster / "ca.pem")}
         shown |= {"RAY_TLS_SERVER_CERT": str(cluster / "ray.pem"), "RAY_TLS_SERVER_KEY": str(cluster / "ray-key.pem")}
     command = [sys.executable, "-c", CLIENT, daemon.ready["endpoints"]["ray"]]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, env=environment() | shown, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    try:
-        output, _ = process.communicate(timeout=20)
-    except subprocess.TimeoutExpired:  # Ray retries the refused connection for over a minute
-        process.kill()
-        output, _ = process.communicate()
-    assert (output.strip() == "joined") == (lacking == "nothing")
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_planner_on_the_daemons_machine_asks_a_host_on_another(daemon: DaemonProcess, node: NodeProcess) -> None:
