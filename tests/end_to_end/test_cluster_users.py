@@ -22,11 +22,13 @@ from tests.end_to_end.conftest import DaemonProcess, short_folder
 pytestmark = pytest.mark.slow
 
 DISK_BYTES = 48 << 20
+TWO_HOSTS = ("daemon.dedicated_hosts=1", "daemon.shared_hosts=1")
+"""On each machine, the first user has a separate host, and all other users share one."""
 
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[DaemonProcess]:
-    with short_folder() as folder, cluster_daemon(Path(folder)).running() as process:
+    with short_folder() as folder, cluster_daemon(Path(folder), *TWO_HOSTS).running() as process:
         yield process
 
 
