@@ -6,8 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,22 +23,42 @@ from memory_agent.records.shared_requests import Caller, ForgetUser
 from memory_agent.settings import EmbedderSettings, Settings
 
 pytestmark = pytest.mark.slow
+Killed = Callable[[str], list[Path]]
 OWN, OTHER, FOREIGN = (f"01KHJY9080NWG22H9Q8BBD7B8{number}" for number in range(3))
 KILLED = """
-import os, signal, sys
+import os, shutil, signal, sys, traceback
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from sharing_world import after_each_step
 from test_shared_crashes import OPERATIONS, opened
-left = int(sys.argv[4])
-def step():
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-with opened(Path(sys.argv[2])) as world:
-    with after_each_step(step):
-        OPERATIONS[sys.argv[3]](world)
+def run(data_dir, operation, left):
+    def step():
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    with opened(data_dir) as world:
+        with after_each_step(step):
+            OPERATIONS[operation](world)
+prepared, folder, operation = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+for number in range(1, 50):
+    data_dir = folder / str(number)
+    shutil.copytree(prepared, data_dir)
+    child = os.fork()
+    if not child:
+        try:
+            run(data_dir, operation, number)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code, flush=True)
+    if code != -signal.SIGKILL:
+        break
+"""
+"""Runs an operation in one process for each step, and kills each process after its step. The processes are forks,
+because the imports take longer than the operation.
 """
 
 
@@ -113,19 +134,28 @@ def contributors(world: World) -> set[bytes]:
         return {user for _, _, user in parts_in(snapshot)}
 
 
-def outcomes(prepared: Path, folder: Path, operation: str) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def killed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """Return a function that returns the data folders after a kill at each step of an operation, and after all steps.
+    """
+
+    @cache
+    def killed(operation: str) -> list[Path]:
+        root = tmp_path_factory.mktemp("killed")
+        words = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(prepared / operation), str(root)]
+        done = subprocess.run([*words, operation], check=False, capture_output=True, text=True, timeout=120)
+        *kills, last = map(int, done.stdout.split())
+        assert (set(kills), last) == ({-signal.SIGKILL}, 0), done.stderr
+        return [root / str(number) for number in range(1, len(kills) + 2)]
+
+    return killed
+
+
+def outcomes(killed: Killed, folder: Path, operation: str) -> Iterator[World]:
     """Yield the world after a kill at each step of an operation."""
-    for step in range(1, 50):
-        data_dir = folder / str(step)
-        shutil.copytree(prepared / operation, data_dir)
-        words = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(data_dir), operation, str(step)]
-        done = subprocess.run(words, check=False, capture_output=True, timeout=120)
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
-        with opened(data_dir) as world:
+    for data_dir in killed(operation):
+        with opened(shutil.copytree(data_dir, folder / data_dir.name)) as world:
             yield world
-        if done.returncode == 0:
-            return
-    pytest.fail("there are too many steps")
 
 
 @pytest.mark.parametrize(
@@ -138,10 +168,10 @@ def outcomes(prepared: Path, folder: Path, operation: str) -> Iterator[World]:
     ],
 )
 def test_a_kill_at_any_step_leaves_each_operation_done_or_repeatable(
-    prepared: Path, tmp_path: Path, operation: str, before: dict[str, str], after: dict[str, str]
+    killed: Killed, tmp_path: Path, operation: str, before: dict[str, str], after: dict[str, str]
 ) -> None:
     seen = []
-    for world in outcomes(prepared, tmp_path, operation):
+    for world in outcomes(killed, tmp_path, operation):
         found = items_of(world)
         assert found in (before, after)
         name = world.user("ann").shared.published()[0].author if OWN in found else None
@@ -156,9 +186,9 @@ def test_a_kill_at_any_step_leaves_each_operation_done_or_repeatable(
     assert len(seen) > 1
 
 
-def test_upkeep_killed_at_any_step_is_completed_by_the_next(prepared: Path, tmp_path: Path) -> None:
+def test_upkeep_killed_at_any_step_is_completed_by_the_next(killed: Killed, tmp_path: Path) -> None:
     steps = 0
-    for world in outcomes(prepared, tmp_path, "upkeep"):
+    for world in outcomes(killed, tmp_path, "upkeep"):
         assert items_of(world) == {OTHER: "1", FOREIGN: "1"}
         world.shared.expire()
         assert b"needs the VPN" not in world.bytes_of_the_store()
@@ -168,8 +198,8 @@ def test_upkeep_killed_at_any_step_is_completed_by_the_next(prepared: Path, tmp_
     assert steps > 3
 
 
-def test_an_erased_user_leaves_nothing_whenever_it_is_killed(prepared: Path, tmp_path: Path) -> None:
-    for world in outcomes(prepared, tmp_path, "erase"):
+def test_an_erased_user_leaves_nothing_whenever_it_is_killed(killed: Killed, tmp_path: Path) -> None:
+    for world in outcomes(killed, tmp_path, "erase"):
         begun = world.user("ann").shared.published() == []
         rated = contributors(world)
         assert len(rated) == (1 if begun else 2)  # opening the store completed the interrupted removal
