@@ -54,13 +54,10 @@ def test_each_mention_is_listed_once_and_at_most_two_hundred_are() -> None:
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     """For a text 100 times as long, the processor time (best of three) grows by a factor of less than 1,000."""
 
-    def least_s(text: str) -> float:
-        taken = []
-        for _ in range(3):
-            began_s = time.process_time()
-            mentions({"body": text})
-            taken.append(time.process_time() - began_s)
-        return min(taken)
+    def taken_s(text: str) -> float:
+        began_s = time.process_time()
+        mentions({"body": text})
+        return time.process_time() - began_s
 
-    short, long = least_s(piece * 400), least_s(piece * 40_000)
-    assert long < 1_000 * max(short, 1e-4)
+    short_s = min(taken_s(piece * 400) for _ in range(3))
+    assert any(taken_s(piece * 40_000) < 1_000 * max(short_s, 1e-4) for _ in range(3))
