@@ -27,13 +27,13 @@ from relay.disk import add_checksum
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 EVENT = {"user_id": "alice", "event_type": "conductor.run.started", "payload": {"objective": "Find the spare key"}}
 KILLED = """
-import os, signal, sys
+import os, shutil, signal, sys, traceback
 from datetime import UTC, datetime
 from pathlib import Path
 from memory_agent.care import restore_all, restore_user
 from memory_agent.settings import Settings
 
-left, really = int(sys.argv[1]), Path.rename
+really = Path.rename
 
 def rename(self, target):
     global left
@@ -42,12 +42,29 @@ def rename(self, target):
         os.kill(os.getpid(), signal.SIGKILL)
     return really(self, target)
 
-Path.rename = rename
-backup, data_dir, now = Path(sys.argv[2]), Path(sys.argv[3]), datetime(2026, 3, 2, tzinfo=UTC)
-if sys.argv[4] == "all":
-    restore_all(backup, data_dir, Settings(), now, lambda *_: None, replace=True)
-else:
-    restore_user(backup, data_dir, "alice", Settings(), now, lambda *_: None, replace=True)
+def restore(data_dir):
+    Path.rename = rename
+    backup, now = root / "backup", datetime(2026, 3, 2, tzinfo=UTC)
+    if sys.argv[2] == "all":
+        restore_all(backup, data_dir, Settings(), now, lambda *_: None, replace=True)
+    else:
+        restore_user(backup, data_dir, "alice", Settings(), now, lambda *_: None, replace=True)
+
+root = Path(sys.argv[1])
+for left in range(5):
+    work = shutil.copytree(root / "data", root / f"work-{left}")
+    child = os.fork()
+    if not child:
+        try:
+            restore(work)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Restores in one process for each number of moves, and kills each process after its moves. The processes are forks,
+because the imports take longer than a restore.
 """
 
 
@@ -70,12 +87,13 @@ def test_a_restore_killed_at_any_move_is_finished_by_the_next_start(
     data_dir: Path, tmp_path: Path, embedder: Embedder, part: str
 ) -> None:
     killed = finished = 0
-    for moves in range(5):
+    words = [sys.executable, "-c", KILLED, str(data_dir.parent), part]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=120)
+    codes = [int(code) for code in done.stdout.split()]
+    assert len(codes) == 5
+    for moves, code in enumerate(codes):
         work = tmp_path / f"work-{moves}"
-        subprocess.run(["cp", "-r", str(data_dir), str(work)], check=True)
-        script = [sys.executable, "-c", KILLED, str(moves), str(tmp_path / "backup"), str(work), part]
-        code = subprocess.run(script, check=False, stderr=subprocess.PIPE, timeout=120).returncode
-        assert code in (0, -signal.SIGKILL)
+        assert code in (0, -signal.SIGKILL), done.stderr
         killed += code != 0
         finished += has_unfinished_moves(work)
         with Layout(work).hold():
