@@ -136,17 +136,16 @@ def contributors(world: World) -> set[bytes]:
 
 @pytest.fixture(scope="module")
 def killed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """Return a function that returns the data folders after a kill at each step of an operation, and after all steps.
-    """
+    """Return a function that returns the data folders after a kill at each step of an operation, and after the last."""
 
     @cache
     def killed(operation: str) -> list[Path]:
         root = tmp_path_factory.mktemp("killed")
         words = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(prepared / operation), str(root)]
         done = subprocess.run([*words, operation], check=False, capture_output=True, text=True, timeout=120)
-        *kills, last = map(int, done.stdout.split())
-        assert (set(kills), last) == ({-signal.SIGKILL}, 0), done.stderr
-        return [root / str(number) for number in range(1, len(kills) + 2)]
+        codes = [int(code) for code in done.stdout.split()]
+        assert codes == [-signal.SIGKILL] * (len(codes) - 1) + [0], done.stderr
+        return [root / str(number) for number in range(1, len(codes) + 1)]
 
     return killed
 
