@@ -71,7 +71,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("worlds") / "large", 100_000, FLAT) as world:
+    with open_world(tmp_path_factory.mktemp("worlds") / "large", 40_000, FLAT) as world:
         yield world
 
 
@@ -348,7 +348,7 @@ def test_candidates_without_a_vector_get_the_mean_cosine_of_the_others(world: Wo
     [{"tags": ("three",)}, {"session_id": "s-7"}, {"channel_id": "c-0"}, {"tags": ("tenth",), "min_quality": 0.5}],
     ids=str,
 )
-def test_filters_over_100_000_memories_are_exact(large: World, fields: dict[str, Any]) -> None:
+def test_filters_over_40_000_memories_are_exact(large: World, fields: dict[str, Any]) -> None:
     chosen = MemoryFilter(**fields)
     check_filter(large, chosen, seed=2, floor=None)
     check_filter(large, chosen, seed=2, floor=0.2)
