@@ -97,12 +97,16 @@ def test_the_sockets_of_dropped_queries_are_used_again(start_server: StartServer
 def test_a_bulk_call_survives_the_death_of_its_server(start_server: StartServer, int8_model: MiniLM) -> None:
     server = start_server()
     embedder = RemoteEmbedder(server.endpoint, bulk_timeout_s=WAIT_S)
-    texts = [f"bulk text {number} " + "with some more words " * 20 for number in range(256)]
+    texts = [f"bulk text {number} " + "with some more words " * 6 for number in range(192)]  # three requests
     steps: list[int] = []
     results: list[np.ndarray] = []
-    caller = threading.Thread(
-        target=lambda: results.append(embedder.embed_texts(texts, lambda done, _: steps.append(done)))
-    )
+
+    def progress(done: int, _: int) -> None:
+        if not steps:
+            stop(server.process.pid)  # with two requests in progress
+        steps.append(done)
+
+    caller = threading.Thread(target=lambda: results.append(embedder.embed_texts(texts, progress)))
     caller.start()
     poll(lambda: bool(steps))
     server.kill()
@@ -185,14 +189,13 @@ def test_it_ends_when_its_parent_is_killed(tmp_path: Path, model_cache: Path) ->
 
 
 def test_bulk_callers_and_queries_of_many_threads_get_their_own_vectors(
-    start_server: StartServer, int8_model: MiniLM
+    remote: RemoteEmbedder, int8_model: MiniLM
 ) -> None:
-    embedder = RemoteEmbedder(start_server().endpoint)
     wrong: list[str] = []
 
     def work(name: str) -> None:
         texts = [f"{name} text {number}" for number in range(40)]
-        for text, vector in zip(texts, embedder.embed_texts(texts), strict=True):
+        for text, vector in zip(texts, remote.embed_texts(texts), strict=True):
             if not np.array_equal(vector, int8_model.embed(text)):
                 wrong.append(text)
 
@@ -201,32 +204,28 @@ def test_bulk_callers_and_queries_of_many_threads_get_their_own_vectors(
         thread.start()
     for number in range(40):
         text = f"query {number}"
-        if not np.array_equal(embedder.embed_query(text), int8_model.embed(text)):
+        if not np.array_equal(remote.embed_query(text), int8_model.embed(text)):
             wrong.append(text)
     for thread in threads:
         thread.join()
     assert wrong == []
-    embedder.close()
 
 
 @pytest.mark.parametrize(
     "frames", [[b""], [b"\xff\xff"], wire.encode_question(wire.QueryQuestion(1.0)), [b"\x80", b"\xff\xfe"]]
 )
 def test_garbage_is_answered_with_an_error_and_does_not_affect_other_clients(
-    start_server: StartServer, frames: list[bytes]
+    shared_server: ServerProcess, remote: RemoteEmbedder, frames: list[bytes]
 ) -> None:
-    server = start_server()
-    socket = RequestSocket(server.endpoint)
+    socket = RequestSocket(shared_server.endpoint)
     with pytest.raises(ProtocolError):
         wire.decode_answer(socket.request(frames, WAIT_S))
     socket.close()
-    embedder = RemoteEmbedder(server.endpoint)
-    assert embedder.embed_query("still here").shape == (384,)
-    embedder.close()
+    assert remote.embed_query(f"still here after {frames}").shape == (384,)
 
 
-def test_too_many_texts_in_one_request_are_refused(start_server: StartServer) -> None:
-    socket = RequestSocket(start_server().endpoint)
+def test_too_many_texts_in_one_request_are_refused(shared_server: ServerProcess) -> None:
+    socket = RequestSocket(shared_server.endpoint)
     with pytest.raises(InvalidInputError, match="at most 1024"):
         wire.decode_answer(socket.request(wire.encode_question(wire.BulkQuestion(), ["x"] * 1025), WAIT_S))
     socket.close()
@@ -258,8 +257,8 @@ def test_it_logs_neither_texts_nor_vectors(start_server: StartServer) -> None:
 def test_it_stays_small_under_load(start_server: StartServer) -> None:
     server = start_server()
     embedder = RemoteEmbedder(server.endpoint)
-    embedder.embed_texts([f"{number} " + "word " * 300 for number in range(40)])
-    for number in range(10):
+    embedder.embed_texts([f"{number} " + "word " * 300 for number in range(16)])
+    for number in range(4):
         embedder.embed_query(f"{number} " + "other " * 300)
     assert psutil.Process(server.process.pid).memory_info().rss < 200e6
     embedder.close()
