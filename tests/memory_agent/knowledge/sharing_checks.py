@@ -20,7 +20,18 @@ import structlog
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import astuple
 from sharing_followers import Followers
-from sharing_model import EVERYBODY, GROUPS, POLICIES, Item, Model, forms_of, half, marks_in
+from sharing_model import (
+    EVERYBODY,
+    GROUPS,
+    POLICIES,
+    Item,
+    Model,
+    VectorSearch,
+    forms_of,
+    half,
+    marks_in,
+    printed_forms_of,
+)
 from sharing_world import World, parts_of
 from test_publish_log import changes_in
 
@@ -86,6 +97,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.leaving: set[str] = set()  # the marks that users send to the store in a step
         self.said_by_many: dict[str, tuple[str, str]] = {}  # marks of words that many users offer, by policy
         self.lines = self.recalls = 0
+        self.in_files, self.in_journal = VectorSearch(), VectorSearch()
         if self.is_encrypted:
             (self.root / "keys").mkdir(mode=0o700)
         self.world = World(self.root / "data", embedder(), keys=self.root / "keys" if self.is_encrypted else None)
@@ -177,7 +189,7 @@ class CheckedSharing(RuleBasedStateMachine):
         assert not any(user.encode() in data for user in EVERYBODY)
         live = {item.vector for item in model.items.values()} if model.is_purged else model.public
         hidden = model.vectors if self.is_encrypted else model.vectors - live
-        assert not any(form in data for vector in hidden for form in forms_of(vector))
+        assert not self.in_files.finds_any(data, hidden)
         kept = {*model.items, *model.offers}
         ids = kept | model.ended if self.is_encrypted else model.ended if model.is_purged else set()
         assert not any(id_.encode() in data for id_ in ids)
@@ -190,7 +202,7 @@ class CheckedSharing(RuleBasedStateMachine):
         model, data = self.model, self.followers.bytes_of_the_journal()
         assert not marks_in(data)
         assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
-        assert not any(form in data for vector in model.vectors for form in forms_of(vector))
+        assert not self.in_journal.finds_any(data, model.vectors)
         known = {*model.items, *model.offers, *model.ended}
         hidden = known if self.is_encrypted else known - model.journal.named
         found = {id_ for id_ in hidden if id_.encode() in data}
@@ -232,7 +244,8 @@ class CheckedSharing(RuleBasedStateMachine):
             assert {one.content.item_id: one.proposed_as for one in offered} == self.model.offers_of(user)
             self.check_answer(user, offered)
         for user, answer in self.world.answers:
-            assert not any(name in repr(answer) for name in EVERYBODY), user
+            shown = repr(answer)
+            assert not any(name in shown for name in EVERYBODY), user
             assert marks_in(msgspec.msgpack.encode(answer)) <= self.model.may_see(user) | self.model.said[user]
         self.world.answers.clear()
 
@@ -253,12 +266,13 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def a_memory_sends_only_what_its_user_confirmed(self) -> None:
+        forms = [form for vector in self.model.vectors for form in forms_of(vector)]
         for caller, ask in self.world.asked:
             message = msgspec.msgpack.encode((caller.rights, ask))
             chosen = self.leaving if isinstance(ask, Publish | Offer | SearchItems | SetName) else set()
             assert marks_in(message) <= chosen
             assert not any(user.encode() in message for user in EVERYBODY)
-            assert not any(form in message for vector in self.model.vectors for form in forms_of(vector))
+            assert not any(form in message for form in forms)
         self.world.asked.clear()
         self.leaving.clear()
 
@@ -313,6 +327,6 @@ class CheckedSharing(RuleBasedStateMachine):
         lines = repr(self.logs)
         assert not marks_in(lines.encode())
         assert not NUMBERS.search(lines)
-        assert not any(repr(form)[2:-1] in lines for vector in self.model.vectors for form in forms_of(vector))
+        assert not any(form in lines for vector in self.model.vectors for form in printed_forms_of(vector))
         self.lines += len(self.logs)
         self.logs.clear()

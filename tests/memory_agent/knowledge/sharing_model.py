@@ -33,12 +33,12 @@ BY_HAND = ("quince-by-hand-1", "quince-by-hand-2")
 ADMIN = "quince-root"
 EVERYBODY: dict[str, tuple[str, ...]] = GROUPS | CROWD | dict.fromkeys((*BY_HAND, ADMIN), ())
 POLICIES = ("public", "org:acme", "tier:pro")
-MARK = re.compile(rb"zq[0-9a-f]{6}x", re.IGNORECASE)
+MARK = re.compile(rb"zq[0-9a-f]{6}x")
 LEAST_OFFERERS = 5
 
 
 def marks_in(data: bytes) -> set[str]:
-    return {mark.decode().lower() for mark in MARK.findall(data)}
+    return {mark.decode() for mark in MARK.findall(data.lower())}
 
 
 def half(numbers: Iterable[float] | None) -> bytes:
@@ -52,6 +52,27 @@ def forms_of(vector: bytes) -> tuple[bytes, ...]:
     floats = np.frombuffer(vector, "<f2").astype(np.float32)
     levels = np.rint(floats / np.abs(floats).max() * np.float32(127)).astype(np.int8)
     return vector, levels.tobytes(), floats.tobytes()
+
+
+@cache
+def printed_forms_of(vector: bytes) -> tuple[str, ...]:
+    """The bytes of a vector as a log would print them."""
+    return tuple(repr(form)[2:-1] for form in forms_of(vector))
+
+
+class VectorSearch:
+    """Searches for vectors in bytes that are often the same as in the previous search."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._lacks: set[bytes] = set()
+
+    def finds_any(self, data: bytes, vectors: set[bytes]) -> bool:
+        if data != self._data:
+            self._data, self._lacks = data, set()
+        new = vectors - self._lacks
+        self._lacks |= new
+        return any(form in data for vector in new for form in forms_of(vector))
 
 
 @dataclass
