@@ -41,19 +41,25 @@ def test_a_process_killed_while_it_creates_a_key_leaves_a_folder_that_opens(
 def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: Path) -> int:
     """Kill a new process at each successive call of this kind on a file of that name; return the number of calls."""
     order = Order(shim, tmp_path / "order")
-    for number in itertools.count(1):
-        assert number < _MOST
-        folder = tmp_path / f"killed-{number}"
-        folder.mkdir()
-        order.give(kind, "any" if kind == "kill" else "write", name, number)
-        command = [sys.executable, "-m", "tests.crash.first_write_process", engine, str(folder)]
-        done = subprocess.run(command, env=order.environment(), cwd=ROOT, capture_output=True, text=True, check=False)
-        opened = FIRST_WRITES[engine](folder)
-        opened.write(NEW)
-        assert opened.read(NEW)
-        if not order.hits:  # the process makes no further calls
-            assert done.stdout == "written\n", done.stderr
-            assert opened.read(KEPT)
-            return number - 1
-        assert done.returncode == -signal.SIGKILL, done.stderr
+    command = [sys.executable, "-m", "tests.crash.first_write_process", engine]
+    with subprocess.Popen(
+        command, env=order.environment(), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as starter:
+        assert starter.stdin is not None
+        assert starter.stdout is not None
+        for number in itertools.count(1):
+            assert number < _MOST
+            folder = tmp_path / f"killed-{number}"
+            folder.mkdir()
+            order.give(kind, "any" if kind == "kill" else "write", name, number)
+            print(folder, file=starter.stdin, flush=True)
+            status = int(starter.stdout.readline())
+            opened = FIRST_WRITES[engine](folder)
+            opened.write(NEW)
+            assert opened.read(NEW)
+            if not order.hits:  # the process makes no further calls
+                assert status == 0
+                assert opened.read(KEPT)
+                return number - 1
+            assert status == -signal.SIGKILL
     raise AssertionError("it makes calls for ever")
