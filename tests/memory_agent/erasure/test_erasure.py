@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -14,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from forks import forking, serve
 from memory_samples import START, message
 
 from memory_agent.care import export_lines
@@ -271,17 +271,22 @@ def test_reads_and_writes_continue_while_the_file_is_replaced(tmp_path: Path, em
     assert files_with(SECRET, tmp_path) == []
 
 
+@pytest.fixture(scope="module")
+def run_here() -> Iterator[Callable[..., int]]:
+    """Return a function that runs `erase_until_killed` in another process, and returns the exit status."""
+    with forking(__file__) as run:
+        yield run
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_an_erasure_killed_at_any_step_is_completed_by_the_next_process(
-    step: str, tmp_path: Path, embedder: Embedder
+    step: str, tmp_path: Path, embedder: Embedder, run_here: Callable[..., int]
 ) -> None:
     folder = tmp_path / "alice"
     with Memory.open(folder, embedder=embedder) as memory:
         ids = [memory.remember(f"{SECRET} {number}", session_id="s-1").id for number in range(3)]
         memory.remember(OTHER)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = subprocess.run([sys.executable, __file__, str(folder), step, *ids], env=environment, timeout=120)
-    assert killed.returncode == -signal.SIGKILL
+    assert run_here(folder, step, ids) == -signal.SIGKILL
     with Memory.open(folder, embedder=embedder) as memory:
         was_begun = step != "write_intent"
         assert memory.stats().memories == (1 if was_begun else 4)
@@ -291,9 +296,8 @@ def test_an_erasure_killed_at_any_step_is_completed_by_the_next_process(
     assert not (folder / INTENT_FILE).exists()
 
 
-def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
+def erase_until_killed(folder: str, step: str, ids: list[str]) -> None:
     """Erase memories, and kill this process just before the given step."""
-    import os
 
     from memory_agent.erasure import logs
     from memory_agent.erasure.forgetting import Forgetting
@@ -311,13 +315,13 @@ def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
         "compact": (Store, "compact"),
         "close_intent": (logs, "close_intent"),
     }
-    memory = Memory.open(folder)
+    memory = Memory.open(Path(folder))
     setattr(*place[step], die)
     memory.erasure.erase(ids)
 
 
 if __name__ == "__main__":
-    erase_until_killed(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    serve(erase_until_killed)
 
 
 def told(memory: Memory, count: int) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from forks import forking, serve
 from test_erasure import SECRET, files_with
 
 from memory_agent.embedders import Embedder
@@ -237,13 +237,16 @@ def test_changed_rules_and_other_writers_make_a_user_due(tmp_path: Path, embedde
     assert due(tmp_path, 0)
 
 
-def run_here(folder: Path, step: str) -> int:
-    """Run this file as a program, and return its exit status."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run([sys.executable, __file__, str(folder), step], env=environment, timeout=120).returncode
+@pytest.fixture(scope="module")
+def run_here() -> Iterator[Callable[..., int]]:
+    """Return a function that runs `age_until_killed` in another process, and returns the exit status."""
+    with forking(__file__) as run:
+        yield run
 
 
-def test_a_memory_is_due_after_its_process_was_killed(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_memory_is_due_after_its_process_was_killed(
+    tmp_path: Path, embedder: Embedder, run_here: Callable[..., int]
+) -> None:
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, DAY)], now=NOW)
     assert not due(tmp_path, 0)
@@ -252,7 +255,9 @@ def test_a_memory_is_due_after_its_process_was_killed(tmp_path: Path, embedder: 
 
 
 @pytest.mark.parametrize("step", ["write_intent", "first part", "second part", "purge", "close_intent"])
-def test_an_interrupted_expiry_continues(step: str, tmp_path: Path, embedder: Embedder) -> None:
+def test_an_interrupted_expiry_continues(
+    step: str, tmp_path: Path, embedder: Embedder, run_here: Callable[..., int]
+) -> None:
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(6)), told(9, DAY, text="harmless"))
     assert run_here(tmp_path, step) == -signal.SIGKILL
     with opened(tmp_path, embedder, USUAL) as memory:
@@ -302,9 +307,8 @@ def test_an_age_beyond_the_calendar_never_expires() -> None:
     assert held.expiry(record) is None
 
 
-def age_until_killed(folder: Path, step: str) -> None:
+def age_until_killed(folder: str, step: str) -> None:
     """Open with retention rules, and kill this process immediately before a step or after opening."""
-    import os
 
     from memory_agent.erasure import eraser, forgetting
     from memory_agent.erasure.forgetting import Forgetting
@@ -328,9 +332,9 @@ def age_until_killed(folder: Path, step: str) -> None:
         Archive.purge = die  # type: ignore[method-assign]
     elif step != "open":
         setattr(eraser, step, die)
-    Memory.open(folder, user_id="alice", retention_settings=USUAL, now=NOW)
+    Memory.open(Path(folder), user_id="alice", retention_settings=USUAL, now=NOW)
     die()
 
 
 if __name__ == "__main__":
-    age_until_killed(Path(sys.argv[1]), sys.argv[2])
+    serve(age_until_killed)
