@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from memory_agent import MemoryClient
-from memory_agent.errors import HostDiedError, MemoryAgentError
+from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError
 from relay.net import RequestSocket
 
 from .conftest import DaemonProcess
@@ -21,6 +21,8 @@ from .conftest import DaemonProcess
 CLIENTS = 16
 KILLS = 2  # the second kill ends a host that has restarted
 PATIENCE_S = 120.0
+UNCERTAIN = {f"remember {error.code}" for error in (HostDiedError, DeadlineExceededError)}
+"""Outcomes of writes during a kill. On a busy machine, a restart can take longer than the ten seconds of a request."""
 
 
 class Asking:
@@ -106,7 +108,7 @@ def test_reads_are_answered_and_writes_are_kept_or_refused_while_their_host_is_k
             asking.end()
         assert len(set(pids)) == KILLS
         refused = {name for name in asking.outcomes if not name.endswith("answered")}
-        assert refused <= {f"remember {HostDiedError.code}"}, asking.outcomes
+        assert refused <= UNCERTAIN, asking.outcomes
         assert len(client.get(asking.stored)) == len(asking.stored), "an acknowledged note is lost"
         assert client.stats().memories >= len(asking.stored) + 1
 
