@@ -71,8 +71,10 @@ class VectorSearch:
         if data != self._data:
             self._data, self._lacks = data, set()
         new = vectors - self._lacks
+        if any(form in data for vector in new for form in forms_of(vector)):
+            return True
         self._lacks |= new
-        return any(form in data for vector in new for form in forms_of(vector))
+        return False
 
 
 @dataclass

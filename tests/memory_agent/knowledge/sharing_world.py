@@ -23,7 +23,7 @@ from memory_agent.memory import Memory
 from memory_agent.records.shared import FoundItem, GlobalRecord, PublishPreview
 from memory_agent.records.shared_content import preview_digest
 from memory_agent.records.shared_requests import AnySharedRequest, Caller, PendingItems, Rights, SearchItems
-from memory_agent.settings import Settings, SharedSettings
+from memory_agent.settings import RecallSettings, Settings, SharedSettings
 from memory_agent.storage import derived
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import Snapshot
@@ -31,6 +31,7 @@ from relay import SHARED_USER, BusSettings, EncryptionSettings, JournalSettings
 from relay.disk import Transaction, environment
 
 UNLIMITED = SharedSettings(searches=1_000_000, votes_after_days=0.0)  # followers have new keys
+_PATIENT = RecallSettings(deadline_ms=60_000.0)  # on a busy machine, a late part of a search would be left out
 _SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # a simulated crash copies these folders
 
 
@@ -48,7 +49,7 @@ class World:
     ) -> None:
         encryption = EncryptionSettings(keys_folder=str(keys or ""))
         self.data_dir = data_dir
-        self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption, relay=_SMALL)
+        self.settings = settings or Settings(recall=_PATIENT, shared=UNLIMITED, encryption=encryption, relay=_SMALL)
         self.answers: list[tuple[str, object]] = []
         """The store's answers, each with the user that received it."""
         self.asked: list[tuple[Caller, AnySharedRequest]] = []
