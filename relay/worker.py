@@ -1,7 +1,7 @@
 """Runs a task step by step in its own thread, outside the broker's loop.
 
-If the journal is paused, for example because the disk is full, the step is retried. Any other error
-stops the relay.
+If the journal is paused, for example because the disk is full, the step is retried. Any other error stops the
+relay.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class Gate:
     def route(self, key: str) -> Route:
         """Return which ranking answers the recall with this key. The same key and state always give the same route.
 
-        In every state, the baseline ranking is used for a tenth of the keys, as an independent comparison. "compare"
-        means that the baseline ranking is shown, and that the learned ranking is only logged, for comparison.
+        In every state, the baseline ranking is used for at least a tenth of the keys, as an independent comparison.
+        "compare" means that the baseline ranking is shown, and that the learned ranking is only logged, for comparison.
         """
         if self.state != "on":
             return "compare" if self.state == "trial" else "baseline"

@@ -3,7 +3,7 @@
 The baseline of a kind is b = (6*.6 + sum q)/(6 + n), clipped to [.5, .8]. The weight of a trajectory is clip((q - b)/(1
 - b), 0, 1) * credit. Failures have weight 0.
 
-Qualities are stored as integer thousandths, because sums of floats depend on the order of addition and cannot be undone
+Qualities are summed as integer thousandths, because sums of floats depend on the order of addition and cannot be undone
 exactly. Individual qualities are not stored, so the caller must remove only qualities that were added.
 """
 

@@ -482,7 +482,7 @@ class Memory(Browsing):
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
 
-        If a model was used, this first spends about 2 s embedding memories that were stored without a model.
+        If a model was used, this first spends up to about 2 s embedding memories that were stored without a model.
 
         >>> memory.close()
         >>> memory.recall("users get signed out")

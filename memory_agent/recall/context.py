@@ -1,10 +1,10 @@
 """Renders runs and memories as a block of text for a prompt, within a token budget.
 
 The block remains data, whatever a memory contains. Headings contain only fixed words. The heading of a shared item also
-contains the item's version and its author's name, from which `sharing` removes the characters that separate facts. Each
-line of a memory or a run begins with `| `, so no line can pass as a heading, a role or an instruction. `<` becomes
-`&lt;`, so no memory can close the block. Control and format characters are removed, so no text is hidden. Titles are
-not in headings, because a title could pass as part of the heading.
+contains the item's version and its author's name. `sharing` removes from both the characters that separate facts, and
+quotes whatever is not a plain word. Each line of a memory or a run begins with `| `, so no line can pass as a heading,
+a role or an instruction. `<` becomes `&lt;`, so no memory can close the block. Control and format characters are
+removed, so no text is hidden. Titles are not in headings, because a title could pass as part of the heading.
 
 A memory is shown whole or omitted, but a long memory may be shortened: it is then marked as such, and begins at the
 passage that answers the query. At most 1,000 characters of a shared item are shown. Tokens are counted by the caller's

@@ -94,7 +94,7 @@ def _without_requests(leaders: Candidates, asking: Places, spare: int) -> Candid
 
 
 def shifted(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
-    """Return the results of the learned ranking, best first, with the adapted query's share of each score."""
+    """Return the results of the learned ranking, best first, with what the adapted query adds to each score."""
     shift = shifts(search.view.vectors.vectors(found.slots), past_use)
     found = replace(found, shift=shift, arms=np.full(found.slots.shape, LEARNED))
     return found.take(np.argsort(-found.scores, kind="stable"))

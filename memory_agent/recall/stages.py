@@ -70,7 +70,7 @@ from sona import Adaptation
 REQUEST_COSINE = 0.8  # minimum cosine similarity of a rewording to the query (decision 0016)
 SAME_COSINE = 0.9  # minimum cosine of equal requests; a run with a merely similar request may have had a different task
 
-_FLOOR = 20  # number of candidates that may give part of their score to the next memory; the next score is the floor
+_FLOOR = 20  # number of best candidates that may pass on part of their score; the next best score is the floor
 _WHOLE_TOKENS = 64  # an answer of at most this length receives the full gain
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2

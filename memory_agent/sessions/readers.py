@@ -42,7 +42,7 @@ class Reader(ABC):
         self._calls: Pending[Call] = Pending()
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read the members of a document that are not lists, and the first item of each list (as `name[1]`).
+        """Read the members of a document that are not lists, and the first items of each list (as `name[1]` and so on).
 
         Raises `msgspec.DecodeError`. Not called for JSON lines.
         """

@@ -219,7 +219,7 @@ def open_document(path: Path) -> Iterator[BinaryIO]:
 
 
 def _head(stream: BinaryIO, *, is_whole: bool) -> dict[str, bytes]:
-    """Return the members of a document that are not lists, and the first item of each list.
+    """Return the members of a document that are not lists, and the first `_FIRST_ITEMS` items of each list.
 
     With `is_whole`, raises `NotJsonError` for a damaged or incomplete document.
     """

@@ -27,7 +27,7 @@ REMOVED = {
     "recall.diversity": "answers are no longer diversified, because this helped on no data set",
     "learning.implicit": "quality is no longer inferred from events after a run, because this did not improve answers",
 }
-"""Maps each setting that no longer has an effect to the reason. They are ignored, with a warning."""
+"""Maps each setting that no longer has an effect to the reason. Such settings are ignored, with a warning."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _EMBEDDER_TABLES = ("embedder", "former_embedder")

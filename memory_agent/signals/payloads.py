@@ -54,14 +54,14 @@ class Part:
 
 
 def parse_part(line: str) -> Part:
-    """Parse `[+] [Label:] place | place | ...`. Raises ValueError for an empty path."""
+    """Parse `[+] [Label:] place | place | ...`. Raises ValueError for an empty place."""
     body = line.strip()
     accompanies = body.startswith("+")
     label, colon, rest = body.removeprefix("+").rpartition(":")
     paths = (place.strip().replace("[]", ".[]").split(".") for place in rest.split("|"))
     places = tuple(tuple(filter(None, path)) for path in paths)
     if not all(places):
-        raise ValueError(f"{line!r} contains an empty path")
+        raise ValueError(f"{line!r} contains an empty place")
     return Part(places, label.strip() + colon, accompanies)
 
 

@@ -154,8 +154,8 @@ class IndexedView:
     def _nearest(
         self, query: Embedding, limit: int, asked: Mask, where: Where, timeout_s: float | None
     ) -> tuple[Slots, bool]:
-        """Return the nearest slots in `asked`, at least `limit` of them if possible, and whether these are all the
-        slots in the index.
+        """Return the nearest slots in `asked`, at least `limit` of them if possible, and whether the index has no
+        others in `asked`.
         """
         wanted, until_s = limit + _SPARE, time.monotonic() + (inf if timeout_s is None else timeout_s)
         while True:

@@ -1,9 +1,9 @@
 """Detects the language of a text, and selects its stop words and stemmer.
 
 Languages in Latin script are recognised by their stop words. A text must contain at least two of the language's stop
-words that are not also English words. They must also outnumber its purely English stop words by at least two to one,
-because English texts contain foreign names. Languages with their own script need no detection (decision 0015).
-Negations are not stop words.
+words that are not English stop words. They must also be at least twice as many as the text's English stop words that
+the language lacks, because English texts contain foreign names. Languages with their own script need no detection
+(decision 0015). Negations are not stop words.
 """
 
 from __future__ import annotations

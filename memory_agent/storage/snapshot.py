@@ -27,7 +27,8 @@ PASSAGES, WORD_BITS = "passages", "word_bits"  # passages of long texts, and wor
 NEXT = "next_vectors"  # vectors, passages and words of another embedder, until all are computed
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
 RUNS, RUN_INDEX = "runs", "run_index"
-RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # recalls without and with a run
+# Recalls without a run, which are pruned; recalls with a run; and an index of both.
+RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
 OF_A_ROW = (RECORDS, VECTORS, PASSAGES, WORD_BITS, USAGE, PENDING, NEXT)
 DATABASES = (*OF_A_ROW, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)

@@ -89,7 +89,9 @@ def read_keys(data_dir: Path) -> tuple[StoredKey, ...]:
 
 
 def ensure_local_key(data_dir: Path) -> str:
-    """Return the token of the key `local`. Creates a new token if the token file is missing. Raises `KeyFileError`."""
+    """Return the token of the key `local`. Creates the key if it is missing, and replaces it if its token file is
+    missing. Raises `KeyFileError`.
+    """
     with _locked(data_dir):
         token = _local_token(data_dir)
         keys = read_keys(data_dir)

@@ -83,7 +83,9 @@ class Calendar:
         return Span(start, start + (2 * _DAY if unit == "weekend" else _STEPS[unit]))
 
     def shifted(self, counts: Iterable[tuple[int, str]], sign: int) -> Span:
-        """Return a span as long as the smallest unit, starting `counts` units before (`sign` -1) or after now."""
+        """Return the span around the moment `counts` units before (`sign` -1) or after now. Its length depends on
+        the smallest unit.
+        """
         counted = tuple(counts)
         moment = self.now.astimezone(UTC) if counted[-1][1] in ("minute", "hour") else self.today
         for number, unit in counted:
@@ -119,8 +121,8 @@ class Calendar:
     def recurring(self, in_year: Callable[[int], Span], year: int | None, which: str | None) -> Span:
         """Return the occurrence of a yearly span in `year`, if `year` is given.
 
-        Otherwise, `which` selects an occurrence: the `last` to end, the one of `this` year, or the `next` to begin. The
-        default is the latest occurrence that has begun.
+        Otherwise, `which` selects an occurrence: the `last` that has ended, the one of `this` year, or the `next` to
+        begin. The default is the latest occurrence that has begun.
         """
         if year is not None or which == "this":
             return in_year(self.today.year if year is None else year)
@@ -182,8 +184,8 @@ def part_of_day(day: Span, name: str) -> Span:
 
 
 def at_clock(day: Span, clock: str, begin: str | None = None) -> Span:
-    """Return the span of a clock time: from `begin`, if given; otherwise the hour that starts at a full hour ("3pm"),
-    or the 15 minutes before and after a time with minutes.
+    """Return the span from `begin` to a clock time or, without `begin`, the hour that starts at a full hour ("3pm"), or
+    the 15 minutes before and after a time with minutes.
     """
     moment = parse(clock, default=day.since)
     if begin is not None:
