@@ -290,7 +290,7 @@ def current_files(data_dir: Path, settings: Settings, user_id: str) -> Iterator[
 
 
 def remove_copies(folder: Path) -> None:
-    """Remove the temporary copies that killed processes left in a folder on the home node. Raises `StoreError`."""
+    """Remove the temporary copies that killed processes left in the folder of a user at home. Raises `StoreError`."""
     try:
         for copy in (*folder.glob(f"{_COPY}*"), *folder.glob(_SCRATCH_FOLDER)):
             shutil.rmtree(copy)

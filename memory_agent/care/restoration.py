@@ -252,7 +252,7 @@ def _restored(
 
 @contextmanager
 def _exclusive(data_dir: Path, users: Iterable[str]) -> Iterator[None]:
-    """Hold the data folder exclusively. If the call fails, a folder that it created is removed."""
+    """Hold the data folder exclusively. After an exception, also in the context, a folder created here is removed."""
     layout = Layout(data_dir)
     is_new = not data_dir.exists()
     try:

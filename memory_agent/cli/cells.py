@@ -66,7 +66,7 @@ def list_users(target: Target, file: Path) -> None:
 @click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path))
 @options_where_user(UNUSED)
 def take(target: Target, file: Path, name: str, backup: Path) -> None:
-    """Restore the users of BACKUP whom FILE assigns to the cell NAME into this data folder. BACKUP is from another
+    """Restore into this data folder the users of BACKUP whom FILE assigns to the cell NAME. BACKUP is from another
     cell.
 
     Stop the daemon of this data folder first. Users who have memories here, or were erased here after the backup, are

@@ -87,7 +87,7 @@ class Interrupts:
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--wait", is_flag=True, help="Wait until every event is recallable or in quarantine.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), default=300, show_default=True,
-              metavar="S", help="Give up if acks (with --wait: memories) are missing after S seconds.")  # fmt: skip
+              metavar="S", help="Give up if acks, or memories with --wait, are missing after S seconds.")  # fmt: skip
 @click.option("--spool", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               help="Store events here while the relay is down; the next publish with DIR sends them.")  # fmt: skip
 @click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: the data folder's relay.")

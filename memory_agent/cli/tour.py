@@ -77,7 +77,7 @@ def tour(target: Target, dry_run: bool) -> None:
 
     Looks for past sessions of coding agents on this machine, and shows what it found. Each further step shows a command
     and asks before running it. Until you agree, nothing is written and no daemon is started. Ctrl-C ends the tour; a
-    second tour skips the steps already finished. If no sessions are found, the tour offers an example in a temporary
+    second tour does not repeat finished work. If no sessions are found, the tour offers an example in a temporary
     folder, and deletes this folder at the end.
 
     \b

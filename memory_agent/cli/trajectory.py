@@ -44,7 +44,7 @@ _run = click.argument("run_id", metavar="RUN")
 def trajectory() -> None:
     """Runs: their objectives, the memories they used, and how they ended. The ranking is learned from runs.
 
-    Conductors publish events about their runs; these commands are for programs that do not publish events.
+    Conductors publish events about their runs; these commands are for programs that publish no such events.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ class Address:
     def require(self) -> None:
         """Raise `UnavailableError` if the address is local and no daemon serves the data folder.
 
-        Until `release` is called, a running local daemon does not stop when it is idle.
+        After this call, a running local daemon does not stop when idle until `release` is called.
         """
         if not self.is_local:
             return

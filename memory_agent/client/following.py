@@ -98,7 +98,7 @@ class Following(Generic[T]):
 
     @property
     def seq(self) -> int:
-        """The journal number of the last returned entry; initially, the number after which to start following."""
+        """The journal number of the last returned entry; initially, the number after which following started."""
         return self._reading.returned_seq
 
     def wait(self, timeout_s: float) -> T | None:

@@ -143,7 +143,7 @@ def _on(node: str, host: str) -> str:
 def chosen_node(user_id: str, former: str | None, nodes: Mapping[str, int], awake: Mapping[str, int]) -> str:
     """Return the node for a user who wakes: `former`, or the node with the fewest awake users per core.
 
-    A user leaves `former` only if that node is down, or has many more awake users per core than another node.
+    A user leaves `former` only if that node is not up, or has many more awake users per core than another node.
 
     >>> chosen_node("alice", HOME, {HOME: 2, "big": 16}, {HOME: 3, "big": 4})
     ''

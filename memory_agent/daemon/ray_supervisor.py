@@ -6,7 +6,7 @@ use the sockets of the host (`host`), which are five times as fast as calls thro
 repeated events. An actor can outlive its raylet, so the store's own lock and epoch guarantee one writer.
 
 Any process that reaches a Ray cluster can run any code in it. So Ray's token and folder are private to the user. Ray
-listens only on loopback; if other machines may join, it requires certificates (ops/SECURITY.md).
+listens only on loopback or, if other machines may join, requires certificates (ops/SECURITY.md).
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ class Service:
 def _as_stated(reply: bytes, params: RememberParams) -> bytes:
     """Return the reply to `remember` for a key without the scope `recall`. It contains only the fields of a new memory.
 
-    After a replacement, the reply also has fields of the earlier memory, which the holder of such a key must not see.
+    A memory that replaced another keeps fields of the earlier one, which the holder of such a key must not see.
     """
     record = decode_reply(reply, MemoryRecord)
     timestamp = record.timestamp if params.timestamp is not None else record.updated_at or record.timestamp

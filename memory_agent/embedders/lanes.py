@@ -73,7 +73,7 @@ class Model(Protocol):
 
 
 def usable_cores(own: Path = OWN_GROUP, groups: Path = GROUPS) -> int:
-    """Return the number of usable processors: the number in the affinity mask or, if lower, the CPU quota of its
+    """Return the number of usable processors: the number in the affinity mask or, if lower, the CPU quota of the
     control groups, rounded up.
     """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -28,7 +28,7 @@ MOST_PASSAGES = 16
 OVERLAP = 32  # tokens that a passage shares with the previous one
 MOST_TEXT_WORDS = 40  # per memory; with 32, R@10 is 1.4 points lower on long reports and 2 points higher on messages
 MOST_QUERY_WORDS = 64
-_LETTERS = 12  # when words are selected, only this many leading letters of each word are considered
+_LETTERS = 12  # when words are selected, the length of a longer word counts as this many letters
 
 Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]

@@ -140,7 +140,7 @@ class EmbedderServer:
         if not is_former:
             return self._keeper
         if self._former is None:
-            raise ModelMissingError("there is no previous embedder")
+            raise ModelMissingError("there is no former embedder")
         return self._former
 
     def _answer(self, request: Message, question: wire.Question, texts: list[str], embedder: ServedEmbedder) -> None:

@@ -1,8 +1,8 @@
 """Converts text to token ids with the model's tokenizer file. This is the only file that imports `tokenizers`.
 
 Ids are never padded, because padding takes time and changes int8 results. To bound the cost of huge texts, the first
-passage is limited to `CHARS_PER_TOKEN` characters per token, which is eight times the mean for English prose. All
-passages together are limited to 16 times the length of the first.
+passage is limited to `CHARS_PER_TOKEN` characters per token, which is eight times the mean for English prose. The limit
+for all passages together is 16 times as high.
 
 Shapes: t tokens.
 """

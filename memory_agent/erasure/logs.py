@@ -163,8 +163,8 @@ def fingerprint(user_id: str, id_: str) -> str:
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
     """Append an erasure to the history of the folder's user. Durable on return. Raises `StoreError`.
 
-    With `once`, nothing is appended if the history already contains such an entry, provided that it is newer than the
-    intent and none of its memories has been imported again.
+    With `once`, nothing is appended if the history already contains an equal entry that is newer than the intent, and
+    none of its memories has been imported again since then.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):

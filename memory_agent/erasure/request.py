@@ -224,7 +224,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     Otherwise, `reason` states what remains; the remaining data is removed when the store is next opened, or at the next
     upkeep. `ids_sha256` is the SHA-256 of the sorted ids, one per line. `by_rule` counts expired memories by retention
     rule. `unknown_ids` are requested ids without a memory. `unpublished` counts the items that the user had shared.
-    `offers` counts the patterns that the user offered. `ratings` counts the rated versions of other users' items.
+    `offers` counts the patterns that the user offered. `ratings` counts the versions of others' items that the user
+    rated.
     """
 
     user_id: str

@@ -52,7 +52,7 @@ class Report(Figures, frozen=True, kw_only=True):
     events_per_s: float
     evidence_unmatched: int
     degraded_answers: int
-    answers_short_of_sessions: int  # answers with fewer than 10 sessions, although the history has 10 or more
+    answers_short_of_sessions: int  # with fewer than 10 sessions, although the history has more than the answer
     main_categories: dict[str, Figures]
     by_category: dict[str, Figures]
     recall_ms: dict[str, float | None]  # the latency that callers see

@@ -133,8 +133,8 @@ class _Hook:
 
 
 def receiver_of(url: str | None, token: str | None) -> str:
-    """Return an id for the daemon and key with which stored events will be sent, or "" for the data folder's own daemon
-    and key.
+    """Return an id for the daemon to which stored events will be sent and the key to use, or "" for the data folder's
+    own daemon and key.
 
     The id is a prefix of the key's SHA-256; an erasure uses it to find the user of the events (`erasure.hook_events`).
     """

@@ -15,7 +15,7 @@ from memory_agent.sessions.entries import Session
 from memory_agent.sessions.events import channel_of, event_of
 
 MOST_CHARS = 9_000
-"""Maximum length of a block. Claude Code replaces blocks of 10,000 characters or more with a preview."""
+"""Maximum length of a block. Claude Code replaces blocks of more than 10,000 characters with a preview."""
 MOST_INPUT_BYTES = 32 << 20
 """Maximum input size, which prevents endless input from exhausting memory. Images read by a tool can take up several
 megabytes."""

@@ -35,7 +35,7 @@ class Syntax(NamedTuple):
 
 
 class UneditableError(ValueError):
-    """JSON text that the client cannot read, or that has a different value where an object or a list is expected."""
+    """Text that its client cannot read, or that has something else where an object, a table or a list is expected."""
 
 
 class Number(NamedTuple):

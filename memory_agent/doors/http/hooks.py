@@ -95,9 +95,9 @@ class HookDoor:
     async def answer(self, data: bytes, call: HookCall, principal: Principal, credential: Credential) -> Answered:
         """Answer one input within its time limit. An invalid input yields no events and no answer.
 
-        The recall comes first, because publishing and ingesting take three times as much processor time. Until they are
-        published, the events are in a file, as if the hook had stored them. A late block is returned to the session's
-        next hook.
+        The recall comes first, because publishing and ingesting take three times as much processor time. Until the
+        events are published, they are in a file, as if the hook had stored them. A late block is returned to the
+        session's next hook.
         """
         until_s = asyncio.get_running_loop().time() + call.left_ms / 1000
         report = read_report(data, Origin(call.client, call.project, call.working, call.channel, call.user))

@@ -128,6 +128,6 @@ def test_a_method_unknown_to_the_daemon_is_reported_as_newer(
 ) -> None:
     with (
         MemoryClient(endpoint=daemon_without_runs, token="t") as client,
-        pytest.raises(UnknownMethodError, match=f"no method {method}; it is older"),
+        pytest.raises(UnknownMethodError, match=f"no method {method}; either the daemon is older"),
     ):
         ask(client)
