@@ -11,7 +11,7 @@ LONGEST_PAUSE_S = 0.05
 
 
 def wait_until(fact: Callable[[], object], timeout_s: float = 120.0) -> None:
-    """Poll until `fact` holds, in pauses of a twentieth of the time waited; fail after `timeout_s`.
+    """Poll until `fact` holds, in pauses that grow to `LONGEST_PAUSE_S`; fail after `timeout_s`.
 
     Many facts are requests to a daemon, and a host that restarts takes seconds.
     """

@@ -1,9 +1,9 @@
 """A history of additions, removals and reads of each user's memories, and its check against a set.
 
 As in Jepsen, each operation has a beginning and an end. A read must contain every text whose addition was acknowledged
-before the read began, unless the text's removal had also begun. It must contain no text twice, and no text whose
-addition began after the read ended. An operation without an answer may or may not have happened, but once a read shows
-that it did, later reads must agree.
+before the read began, unless the text's removal began before the read ended. It must contain no text twice, and no text
+whose addition began after the read ended. An operation without an answer may or may not have happened, but once a read
+shows that it did, later reads must agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test that every test and module named in the documents exists."""
+"""Test that the tests named in the pages on promises, and the modules in the ledger and the architecture, exist."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_a_ray_client_needs_the_token_and_a_certificate(daemon: DaemonProcess, t
 
 @contextmanager
 def ray_client(daemon: DaemonProcess, folder: Path, lacking: str = "nothing") -> Iterator[subprocess.Popen[str]]:
-    """A process that joins the daemon's Ray and prints `joined`, without a credential."""
+    """A process that joins the daemon's Ray and prints `joined`. It has every credential except `lacking`."""
     cluster, token = daemon.data_dir / "cluster", daemon.data_dir / "run" / "ray-token"
     if lacking == "token":
         token = folder / "token"

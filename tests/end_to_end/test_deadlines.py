@@ -1,7 +1,7 @@
 """Test that a recall that cannot finish in time returns and reports partial results, and that bulk load delays no
 recalls.
 
-The tests stop, kill and overload the embedder's process. The assertions are about order, not durations.
+The tests stop the embedder's process, kill it, and put it under load. The assertions are about order, not durations.
 """
 
 from __future__ import annotations

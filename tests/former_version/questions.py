@@ -168,8 +168,7 @@ def differences(former: Any, present: Any, path: str = "") -> list[str]:
 
 
 def differences_of_recalls(former: Any, present: Any) -> list[str]:
-    """Return how two recalls differ other than in ranking: a different first memory, too many other memories, or a
-    field.
+    """Return how two recalls differ other than in ranking: in the first memory, in too many memories, or in a field.
 
     Recalls by words alone or by vectors alone must also have the same order: see `same_order`.
     """

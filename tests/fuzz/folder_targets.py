@@ -95,7 +95,7 @@ def _owners(is_encrypted: bool) -> Owners:
 
 
 def _owner(data: bytes) -> None:
-    """Check that a stored owner is a user or None, and that a new owner can be learned, then forgotten or refused."""
+    """Check that a stored owner is a user or None. A new owner can be learned; forgetting it succeeds or is refused."""
     for is_encrypted in (False, True):
         owners = _owners(is_encrypted)
         kept = _kept_key(owners)

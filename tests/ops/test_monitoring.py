@@ -58,7 +58,7 @@ Change = tuple[str, dict[str, str], str]
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[dict[Series, float]]:
-    """The metrics of a daemon. Those of its disk and its parts, which run in this process, are made up."""
+    """The metrics of a daemon. Those of its parts, which are not processes here, and of its disk are made up."""
     with gateway_in_new_folder() as served, closing(HttpCaller(served.http, served.token)) as caller:
         assert (caller.post("owner", {"run_id": "r"}).status, caller.post("run_end", {"run_id": "r"}).status) == (
             200,

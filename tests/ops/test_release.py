@@ -71,7 +71,7 @@ def test_a_dry_run_builds_and_tries_the_release_and_changes_nothing(clone: Path)
 
 @pytest.mark.slow
 def test_a_release_is_a_commit_a_tag_and_its_distributions_alone(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs the clone's code with this environment, and does not try the wheel, as the dry run above does both."""
+    """Uses this environment instead of a new one, and does not try out the wheel; the dry run above tests both."""
     monkeypatch.setattr(release, "_install", lambda *_: Path(sys.executable))
     monkeypatch.setattr(release, "_try_out", lambda *_: None)
     for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):

@@ -67,7 +67,7 @@ def test_every_memory_has_one_row_that_few_requests_load(
         rows |= look_at(tab, place, total)
         assert tab.verbs().count("list") - asked <= 12
     place, first = total - 20, total
-    while first > 0:  # the rows of each look overlap with those of the last one
+    while first > 0:  # the rows of each look overlap with those of the look before
         seen = look_at(tab, place, total)
         assert all(rows.get(index, number) == number for index, number in seen.items())
         rows |= seen

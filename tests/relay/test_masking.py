@@ -226,7 +226,7 @@ def test_looking_for_literals_first_finds_what_every_pattern_finds(
 
 @pytest.mark.parametrize("one", secret_patterns.FORMATS, ids=lambda one: f"{one.kind} {one.literals[0]}")
 def test_every_match_of_a_pattern_is_found_by_a_literal(one: SecretFormat) -> None:
-    """A strict pattern has no alternatives other than its literals, so that few examples show a wrong one."""
+    """A strict pattern has no alternatives to its literals, so few examples reveal a wrong literal."""
     examples = 20 if one.strict else 100
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])

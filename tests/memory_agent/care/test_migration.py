@@ -108,7 +108,7 @@ print(list(migrate_folder(Path({str(data_dir)!r}), Settings(), "sqlite-vec", rep
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run(kills=True).returncode == -signal.SIGKILL
-    with closing(opened(data_dir)) as archive:  # a partly filled index would retain memories erased in the meantime
+    with closing(opened(data_dir)) as archive:  # in use, a partly filled index would retain what is erased meanwhile
         assert archive.follower is None
         assert not (user_folder(data_dir, "alice") / SQLITE).exists()
     killed, whole = run(kills=True), run(kills=False)

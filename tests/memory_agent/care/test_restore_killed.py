@@ -1,6 +1,4 @@
-"""If a restore is killed at any point while it moves files, the next process that locks the folder finishes the
-restore.
-"""
+"""If a restore is killed at any of its file moves, the next process that locks the folder finishes the restore."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ CHECKED_LATER = {
     ("shared", "preview"): (*CONNECTION, "--text", "--item"),
     ("shared", "search"): (*CONNECTION, "--tag"),
 }
-"""Parameters that are checked only after the run, recall or store is found, or that contain the other texts."""
+"""Parameters that are checked only after the run, recall or store is found, or that contain other parameters."""
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:

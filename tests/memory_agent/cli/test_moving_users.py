@@ -114,7 +114,7 @@ def test_users_of_a_new_cell_move_with_all_their_memories_and_leave_no_copy(depl
     taken = deployment.take("cell-0", "backup-0") | deployment.take("cell-1", "backup-1")
     assert taken == dict.fromkeys(moving, "taken")
     deployment.publish(deployment.former, event(late, 2))
-    with MemoryClient(late, cells=deployment.present) as client:  # as many memories as in the former cell
+    with MemoryClient(late, cells=deployment.present) as client:  # as many memories as in the former cell, but others
         client.remember("The lamp was repaired")
     source = former.name_of(late)
     done: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Test random histories of users on several nodes: no fault loses, duplicates or restores anything."""
+"""Test random histories of users on several nodes: no fault loses or duplicates a text."""
 
 from __future__ import annotations
 

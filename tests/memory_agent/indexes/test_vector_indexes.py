@@ -1,6 +1,6 @@
 """One contract for all vector indexes: the built-in index, sqlite-vec, pgvector and LanceDB.
 
-A dictionary replaces the model. The tests use the index as recall does, through the store and its columns.
+The reference is a dictionary. The tests use the index as recall does, through the store and its columns.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ QUESTION = "what does staging need?"
 class Listed(PassageEmbedder):
     """The model, optionally renamed.
 
-    It records the queries that it embeds or, with `is_late`, always misses the deadline.
+    It records the queries that it is asked to embed. With `is_late`, it always misses the deadline.
     """
 
     def __init__(self, model: Embedder, name: str | None = None, *, is_late: bool = False) -> None:

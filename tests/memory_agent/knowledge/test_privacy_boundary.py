@@ -147,7 +147,7 @@ class SharingModel(CheckedSharing):
 
     @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Send enough reports, one of them twice, to have figures released. Reports by authors must not count."""
+        """Report as enough users to have figures released, one report twice. Reports by authors must not count."""
         for item in [item for item in self.model.items.values() if item.author]:
             self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):

@@ -28,7 +28,7 @@ def untaught(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Pa
 
 @pytest.fixture(scope="session")
 def taught(tmp_path_factory: pytest.TempPathFactory, untaught: Path, embedder: Embedder) -> Path:
-    """A store that learned from 40 recalls in the usual ranking; runs used the recalled notes."""
+    """A store that learned from 40 recalls in the usual ranking; feedback reported the recalled notes as used."""
     folder = copied(untaught, tmp_path_factory.mktemp("company") / "taught")
     company = open_company(folder, embedder, LearningSettings(mode="auto"))
     company.learn(range(40))

@@ -182,7 +182,7 @@ def test_a_failing_engine_affects_neither_the_usual_ranking_nor_writes(
         failing.memory.remember("Another note", id="another")
     assert failing.memory.get(["another"])
     events = [one for one in logs if one["event"] == "learning.engine_failed"]
-    assert len(events) == (0 if engine in ("Failing", "unavailable") else 1)  # those two failed when they were opened
+    assert len(events) == (0 if engine in ("Failing", "unavailable") else 1)  # those two failed as the memory opened
     for company in (usual, failing):
         company.memory.close()
 

@@ -190,7 +190,7 @@ def test_a_forgotten_id_may_return_and_the_history_records_it(memory: Memory) ->
     assert memory.get(["vpn"]) == [record]
     history = read_history(memory._archive.store.folder, "alice")
     assert history.memories_in(LATER + timedelta(seconds=1)) == frozenset()
-    assert len(history.memories_in(NOW)) == 1  # a backup from that time contains the replaced memory
+    assert len(history.memories_in(NOW)) == 1  # a backup from that time contains the forgotten memory
 
 
 def test_an_erasure_that_waits_for_the_journal_keeps_a_memory_stored_again(tmp_path: Path, embedder: Embedder) -> None:

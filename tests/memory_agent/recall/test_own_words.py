@@ -66,7 +66,8 @@ def test_a_message_is_not_an_answer_to_itself(told: Memory, mode: Mode) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_answer_is_the_same_before_and_after_the_message_arrives(told: Memory, mode: Mode) -> None:
-    own = {"by_event": "echo", "by_session": "s-1", "by_run": "r-1", "min_relevance": 0}  # each excludes the echo
+    # A minimum relevance could hide the echo too.
+    own = {"by_event": "echo", "by_session": "s-1", "by_run": "r-1", "min_relevance": 0}
     before = recall(told, mode=mode, **own)
     told.ingest([said("echo", 0, session_id="s-1"), begun("plan", 0, "r-1")], now=NOW)
     after = recall(told, mode=mode, **own)

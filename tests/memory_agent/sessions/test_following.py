@@ -1,4 +1,4 @@
-"""Following sessions that grow: new lines, new files, and incomplete last lines, which are read later."""
+"""Following sessions that grow: new lines, new files, and incomplete last lines, which are read once complete."""
 
 from __future__ import annotations
 
