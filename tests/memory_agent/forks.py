@@ -28,7 +28,10 @@ def forking(file: str) -> Iterator[Callable[..., int]]:
             print(json.dumps(arguments, default=str), file=process.stdin, flush=True)
             return int(process.stdout.readline())
 
-        yield run
+        try:
+            yield run
+        finally:
+            process.kill()  # also if a fork hangs
 
 
 def serve(act: Callable[..., object]) -> None:

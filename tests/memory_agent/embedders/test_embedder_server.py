@@ -257,8 +257,8 @@ def test_it_logs_neither_texts_nor_vectors(start_server: StartServer) -> None:
 def test_it_stays_small_under_load(start_server: StartServer) -> None:
     server = start_server()
     embedder = RemoteEmbedder(server.endpoint)
-    embedder.embed_texts([f"{number} " + "word " * 300 for number in range(16)])
-    for number in range(4):
+    embedder.embed_texts([f"{number} " + "word " * 300 for number in range(40)])
+    for number in range(10):
         embedder.embed_query(f"{number} " + "other " * 300)
     assert psutil.Process(server.process.pid).memory_info().rss < 200e6
     embedder.close()
