@@ -431,7 +431,7 @@ print(json.dumps(hosts.measure(store)))
 
 def _in_a_process_of_its_own(program: str, *arguments: Path) -> str:
     """Run a program in a new process, because Ray can start only once in each; return the last line that it prints."""
-    command = [sys.executable, "-c", program, *arguments]
+    command = [sys.executable, "-c", program, *map(str, arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()[-1]
