@@ -49,7 +49,8 @@ _FEATURES_OFF = (
     "OptimizationHints,NetworkTimeServiceQuerying,AimEnabled,PreconnectToSearch,WebUIOmniboxPopup,WebUIOmniboxAimPopup"
 )
 """The features that Playwright turns off, whose list this one replaces, and the two popups of the address bar, which
-Chromium loads as web pages for each window. They take half of the processor time of opening a context (measured)."""
+Chromium loads as web pages for each window. These popups take half of the processor time of opening a context
+(measured)."""
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _USER = "bench"
 _WINDOW = {"width": 1280, "height": 800}

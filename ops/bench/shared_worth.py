@@ -259,7 +259,8 @@ def _claims(reader: _Reader) -> Iterator[str]:
     claims["loop with a reserved place minus loop without it"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
     claims[
-        "reserved place for proven and new items minus one for new items, if the user's own memories fill the answer"
+        "reserved place for proven and new items minus one for new items only, if the user's own memories fill the "
+        "answer"
     ] = gain(half, none)
     yield "## Claims\n"
     yield "Each claim states that a difference in success is positive. It holds if the whole interval is above 0.\n"

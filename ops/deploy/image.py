@@ -1,5 +1,4 @@
-"""`python -m ops.deploy.image` builds the image with buildah, runs it as a container runtime would, and prints the
-figures.
+"""`python -m ops.deploy.image` builds the image with buildah, runs it like a container runtime, and prints the figures.
 
 Needs root and buildah. Without `--base`, debootstrap is also needed; it builds a base image with Debian's Python, so no
 image registry need be reachable. The container is a chroot in its own namespaces, with the image's user, a read-only

@@ -114,10 +114,9 @@ def sona(target: Target, options: _Options) -> None:
       airline runs    past runs recalled for a new request: same task or not, successful or not
 
     Three other kinds of arms are also compared with the shipped ranking with learning off: only vectors, individual
-    parts of the learner, and one vector that shifts all queries (Rocchio). A gain counts only if it exceeds both that
-    ranking and the shuffled control. "cite, gate decides" is what a user gets with learning.mode=auto; in the other
-    arms, learning is always active. The default takes about 15 minutes on two slow cores, and --quick takes a few
-    minutes.
+    parts of the learner, and one vector that shifts all queries (Rocchio). Only a gain over both that ranking and
+    the shuffled control counts. "cite, gate decides" is what a user gets with learning.mode=auto; in the other arms,
+    learning is always active. The default takes about 15 minutes on two slow cores, and --quick takes a few minutes.
 
     \b
     Examples:

@@ -445,7 +445,7 @@ def test_measuring_hosts_makes_rows(store: Path, full_daemon: Path) -> None:
     """
     figures = json.loads(_in_a_process_of_its_own(_FEW_HOSTS, store, full_daemon))
     rows = {row.figure: row for row in all_rows({"hosts": figures})}
-    assert {"hosts, empty call by socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
+    assert {"hosts, empty call over a socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
     assert rows["recall through RPC minus recall in process, in multiples of one embedding"].target == "≤ 1.2"
     assert all(
         name in rows["recall through RPC, processor time in multiples of one embedding"].baseline

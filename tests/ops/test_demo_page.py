@@ -34,7 +34,7 @@ def test_the_address_is_shown_and_a_visit_only_waited_for_on_a_terminal(
     os.close(user)
     assert (screen.kept, screen.broken) == (1, [])
     assert f"{served.http}/page/" in shown
-    assert [word in shown for word in ("#token=", "to end the demo", "the daemon stops now")] == [
+    assert [word in shown for word in ("#token=", "to end the demo", "The daemon is about to stop")] == [
         *(is_terminal, is_terminal, not is_terminal)
     ]
     assert (screen.paused_s > 0) == is_terminal
