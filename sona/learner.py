@@ -337,7 +337,7 @@ class Learner:
 
 
 def _locality(cosines: Array) -> float:
-    """Return the fraction of the instant layer's shift to apply: 0 up to a maximum cosine of .2, and 1 from .6 on."""
+    """Return the fraction of the instant layer's shift to apply: 0 for largest cosines up to .2, 1 from .6 on."""
     nearest = float(cosines.max(initial=-1.0))
     return min(max((nearest - _NEAR) / (_KNOWN - _NEAR), 0.0), 1.0)
 

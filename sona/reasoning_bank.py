@@ -59,7 +59,7 @@ class ReasoningBank:
         ridge: float = 1.0,
         reserve: int = 512,
     ) -> Self:
-        """Return the bank of these exemplars, x (n, d) and y (n, d), with distinct numbers in any order.
+        """Return a bank of exemplars, x (n, d) and y (n, d). Their numbers are distinct, and may be in any order.
 
         The same input gives a bit-identical bank. Leaves out exemplars that `add` would reject.
         """

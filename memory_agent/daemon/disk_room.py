@@ -32,7 +32,7 @@ class DiskRoom:
         self._is_suspect = True
 
     def check(self, *, was_full: bool) -> bool:
-        """Return whether there is room. `was_full`: whether the disk was full in the last check of any process.
+        """Return whether there is room. `was_full`: whether the disk was full when any process last checked it.
 
         Takes microseconds unless the disk was full or a write has failed.
         """

@@ -106,7 +106,7 @@ def _edges(nearest: Integers, cosines: Floats) -> _Edges:
 
 
 def _components(vectors: Floats) -> Floats:
-    """Return the two principal components (n, 2), with a standard deviation of 1 and a fixed sign.
+    """Return the first two principal components (n, 2), with a standard deviation of 1 and a fixed sign.
 
     The result is approximate: power iteration on `_BASIS` random directions (Halko et al. 2011) takes 1 % of the time
     needed to compute a covariance matrix.

@@ -28,8 +28,8 @@ relevant.
     shift       = scale * w_s * <memory, direction>                                                  (`selection`)
     scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
-`reach` is the similarity of the query to a request for which a run used the memory. `support` is the sum over all runs
-that used the memory for a request with a cosine of at least .5 (`sona/association`). `lift` states how much better than
+`reach` is the similarity of the query to a request for which a run used the memory. `support` grows with each run that
+used the memory for a request whose cosine is at least .5 (`sona/association`). `lift` states how much better than
 average the outcomes of the runs that used the memory were. `own` is the memory's score divided by the best score. The
 gain is proportional to the memory's own score, unless runs used it repeatedly for the same request. The scale follows
 the spread of the scores, so that a gain moves a memory past about the same number of others in any query.

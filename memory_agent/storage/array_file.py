@@ -1,9 +1,10 @@
 """Stores named arrays in one file. A plain file is mapped; an encrypted file is decrypted into memory.
 
-The file is a cache: it is replaced atomically, not fsynced, and every byte is checked before use. The layout is a head
-of 64 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of the arrays with the
-caller's header, and a tail (the length of the index, and a checksum of head, index and length). With a cipher, the
-index and each block of an array are encrypted; the associated data are the file's nonce and the position.
+The file is a cache: it is replaced atomically, not fsynced, and every byte is checked before use. It consists of a
+head of 64 bytes (magic, key id, nonce), the arrays, an index and a tail. Arrays begin at multiples of 64 bytes. The
+index is in MessagePack, and includes the caller's header. The tail contains the length of the index, and a checksum of
+head, index and length. With a cipher, the index and each block of an array are encrypted; the associated data are the
+file's nonce and the position.
 """
 
 from __future__ import annotations

@@ -62,10 +62,10 @@ whole tasks.
 {machine}.
 """
 _TAIL = """
-In the control, the outcomes of all runs are shuffled {shuffles} times; the values still count real successes. `both
-first` means that the first run belongs to the same task and succeeded. In the SWE runs, 11 of the 64 issues have three
-runs; the other issues have only one run, and therefore no past run. The recorded runs used no memory, so the benefit to
-a planner of seeing successful runs was not measured.
+In the control, the outcomes of all runs are shuffled {shuffles} times; the values still come from the real outcomes.
+`both first` means that the first run belongs to the same task and succeeded. In the SWE runs, 11 of the 64 issues have
+three runs; the other issues have only one run, and therefore no past run. The recorded runs used no memory, so the
+benefit to a planner of seeing successful runs was not measured.
 """
 
 

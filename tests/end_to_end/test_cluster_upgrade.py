@@ -154,7 +154,7 @@ class Upgrade:
         self.node.start()
 
     def use(self, daemon: str, node: str) -> None:
-        """Place users on the daemon and the machine, wait for an event of each user, and check both versions."""
+        """Place users on the daemon and the machine, wait for an event from each user, and check both versions."""
         self._has_arrived(HOME)
         until(lambda: self._has_arrived(self.node.name), self.daemon.log)  # refused for 10 s after a host is lost there
         users = tuple(self.stored)

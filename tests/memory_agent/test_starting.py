@@ -97,7 +97,7 @@ def test_nobody_else_starts_a_daemon_until_it_holds_the_folder_or_has_ended(
 
 
 def restarted(layout: Layout) -> bool:
-    """Return whether a hook now starts a daemon, and wait until that daemon has exited."""
+    """Run a hook, wait until any daemon that it started has exited, and return whether it started one."""
     if layout.start_lock.exists():
         os.utime(layout.start_lock, (0, 0))  # as if no hook had just tried to start a daemon
     process = restart_daemon(layout)

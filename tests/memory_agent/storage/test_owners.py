@@ -81,7 +81,7 @@ def test_long_run_ids_that_differ_only_at_the_end_are_two_runs(owners: Owners) -
 
 
 def test_a_full_map_drops_its_oldest_pairs(tmp_path: Path) -> None:
-    """The map's 128 pages have no room for all pairs; dropped pairs are learned again."""
+    """The map's 128 pages cannot hold all pairs; dropped pairs are learned again."""
     owners = Owners(tmp_path / "owners", limit=500, map_size_bytes=512 << 10)
     for number in range(5_000):
         assert owners.learn((f"run:{number:0100}",), "alice")
