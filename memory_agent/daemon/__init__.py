@@ -1,7 +1,7 @@
 """The service that hosts the memories of many users in several processes.
 
 An event passes through `dispatcher`, `lane`, `hosts` and `host`; a request enters at `service` and joins this path at
-`hosts`. Read `components` first. Import only the modules you need: `ray_supervisor` imports Ray, which takes a second.
+`hosts`. Read `components` first. Import only the modules you need: `raylet` imports Ray, which takes a second.
 """
 
 import os
