@@ -32,8 +32,9 @@ LEAST_LIST = 4  # if a run names all memories of an answer of at least this size
 
 
 def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether a run named all memories of an answer. The run named `count` memories, of which those in `named`
-    still exist.
+    """Return whether a run named all memories of an answer.
+
+    `count` is the number of memories that the run named, and `named` contains those that still exist.
     """
     shown = set(note.rows)
     return bool(shown) and count >= note.size and shown <= {note.shown_for(row) for row in named}

@@ -27,7 +27,10 @@ _OWN_ROLES = ("begin", "step", "end")
 
 
 class Ending(NamedTuple):
-    """When and how a run ended, and its qualities in order, the last of which counts. Empty while the run is open."""
+    """The time and outcome of a run's end, and its quality revisions, oldest first. Only the last revision counts.
+
+    All fields are empty while the run is open.
+    """
 
     ended_us: int | None = None
     outcome: RunEnd | None = None

@@ -1,4 +1,4 @@
-"""ChatGPT's data export: `conversations.json`, a list of conversations, each of which is a tree of messages.
+"""Reads ChatGPT's data export: `conversations.json`, a list of conversations. A conversation is a tree of messages.
 
 Only the branch that the user sees is read, from `current_node` up to the root.
 """

@@ -103,7 +103,7 @@ def _play(stage: Stage, took_s: float) -> None:
     connect_an_agent(stage)
     screen.scene("9  A user shares what worked, and the outcomes of others' runs show its value")
     share_what_worked(stage)
-    screen.scene("10  A daemon with two more machines, one of which dies in the middle of work")
+    screen.scene("10  A daemon with two more machines; one dies while it works")
     lose_a_machine(screen)
     screen.scene("11  What the memory holds, in a browser")
     show_page(stage)

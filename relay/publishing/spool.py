@@ -77,7 +77,7 @@ class Spool:
         return taken
 
     def release(self, through_seq: int, now: datetime) -> None:
-        """Delete the events up to `through_seq`, all of which the relay has accepted or rejected. Durable on return."""
+        """Delete the events up to `through_seq`, which the relay has accepted or rejected. Durable on return."""
         if through_seq > self._released_through:
             self._journal.discard(through_seq, _CONSUMER, now)
             self._released_through = through_seq

@@ -1,4 +1,4 @@
-"""Test which machines may join, which are up, and how machines leave; a dictionary stands in for Ray."""
+"""Test how machines join and leave, and which ones are up. A dictionary replaces Ray's list of nodes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_evidence_is_counted_per_cutoff_and_category(tmp_path: Path) -> None:
     report = evaluate("locomo", write_locomo(tmp_path, 2))
     assert (report["conversations"], report["events"], report["memories"]) == (2, 2 * len(TURNS), 2 * len(TURNS))
     assert (report["questions"], report["questions_without_evidence"], report["evidence_unmatched"]) == (6, 2, 2)
-    # Two of three questions have one turn of evidence, at rank 1. The third has two turns, of which one is at rank 1.
+    # Two of the three questions have one evidence turn, at rank 1. The third has two, and one of them is at rank 1.
     assert report["recall_at"] == {"1": pytest.approx(2.5 / 3, abs=1e-4), "5": 1.0, "10": 1.0, "50": 1.0}
     by_category = {name: (part["questions"], part["recall_at"]["1"]) for name, part in report["by_category"].items()}
     assert by_category == {"1": (2, 0.5), "3": (0, None), "4": (2, 1.0), "5": (2, 1.0)}

@@ -56,7 +56,7 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture
 def items(world: World) -> dict[str, GlobalRecord]:
-    """One item with a file for each of three users, two of whom have chosen names. The item `kept` has ratings."""
+    """Three users, each with one item and its file. Two of them have chosen names. The item `kept` has ratings."""
     world.user("ann").shared.set_name("Ann of the platform team")
     world.user("quokka-cas").shared.set_name("Quokka Cas")
     found = {

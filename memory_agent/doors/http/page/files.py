@@ -1,5 +1,5 @@
-"""The page's static files. They are read anew for each request. Requests for them need no key. No name refers to a file
-outside this folder (`_NAME`).
+"""Serves the page's static files. Each request reads its file from disk and needs no key. Only names that match `_NAME`
+are served, so no request reaches a file outside this folder.
 """
 
 from __future__ import annotations
