@@ -8,12 +8,14 @@ import threading
 import time
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from memory_agent import MemoryClient
-from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError
+from memory_agent.errors import HostDiedError, MemoryAgentError
+from memory_agent.verbs.table import BY_METHOD
 from relay.net import RequestSocket
 
 from .conftest import DaemonProcess
@@ -21,8 +23,6 @@ from .conftest import DaemonProcess
 CLIENTS = 16
 KILLS = 2  # the second kill ends a host that has restarted
 PATIENCE_S = 120.0
-UNCERTAIN = {f"remember {error.code}" for error in (HostDiedError, DeadlineExceededError)}
-"""Outcomes of writes during a kill. On a busy machine, a restart can take longer than the ten seconds of a request."""
 
 
 class Asking:
@@ -93,8 +93,10 @@ def wait_for_answers(asking: Asking, more: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_reads_are_answered_and_writes_are_kept_or_refused_while_their_host_is_killed(
-    rough_daemon: DaemonProcess,
+    rough_daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a busy machine, a host can take longer to restart than the ten seconds that a client usually waits.
+    monkeypatch.setitem(BY_METHOD, "remember", replace(BY_METHOD["remember"], patience_ms=PATIENCE_S * 1000))
     with MemoryClient("dan", data_dir=rough_daemon.data_dir) as client:
         client.remember("The first note.")
         asking = Asking(rough_daemon.data_dir, "dan")
@@ -108,7 +110,7 @@ def test_reads_are_answered_and_writes_are_kept_or_refused_while_their_host_is_k
             asking.end()
         assert len(set(pids)) == KILLS
         refused = {name for name in asking.outcomes if not name.endswith("answered")}
-        assert refused <= UNCERTAIN, asking.outcomes
+        assert refused <= {f"remember {HostDiedError.code}"}, asking.outcomes
         assert len(client.get(asking.stored)) == len(asking.stored), "an acknowledged note is lost"
         assert client.stats().memories >= len(asking.stored) + 1
 
