@@ -1,6 +1,6 @@
 """Measures how many runs a new user needs before the gate opens, and how often it opens for users who gain nothing.
 
-Users are built from recorded agent runs. A *world* is a memory of past runs. A *topic* (`Matter`) is one of the tasks
+Users are built from recorded agent runs. A *world* is a memory of past runs. A *topic* is one of the tasks
 in these runs. Each user has six topics; four in five requests are about one of these, in the words of a recorded
 request. A topic needs two memories: of the task's memories that the task's requests find, the two that are most similar
 to what the recorded agent said or did. A run uses the needed memories that are shown, but each is replaced by another
@@ -58,7 +58,7 @@ USES: tuple[Uses, ...] = get_args(Uses)
 _START = datetime(2025, 1, 6, tzinfo=UTC)
 _APART = timedelta(hours=6)
 _SHOWN = 10
-_MATTERS, _NEEDED, _RECURRING = 6, 2, 0.8
+_TOPICS, _NEEDED, _RECURRING = 6, 2, 0.8
 _PARTS, _PART_CHARS, _LEAST_CHARS = 4, 300, 40
 _SAID_CHARS, _STEPS = 600, 6
 _ISSUES = 40
@@ -93,7 +93,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Matter:
+class Topic:
     """A task: the ids of the memories it needs, and its requests with the qualities of their runs."""
 
     needed: tuple[str, ...]
@@ -120,7 +120,7 @@ class World:
     memory: Memory
     settings: Settings
     now: datetime
-    matters: list[Matter] = field(default_factory=list)
+    topics: list[Topic] = field(default_factory=list)
     answers: dict[str, Answer] = field(default_factory=dict)
     places: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -178,9 +178,9 @@ def world_of(
             records = {record.id: record for record in memory.get(list(tasks), with_embedding=True)}
             for task in sorted({run.task for run in asking}):
                 own = [records[id] for id in tasks if tasks[id] == task and id in records]
-                matter = _matter(world, [run for run in asking if run.task == task], own, embedder)
-                if matter is not None:
-                    world.matters.append(matter)
+                topic = _topic(world, [run for run in asking if run.task == task], own, embedder)
+                if topic is not None:
+                    world.topics.append(topic)
             yield world
 
 
@@ -201,9 +201,9 @@ def _issue_parts(
     return own, own
 
 
-def _matter(
+def _topic(
     world: World, runs: Sequence[RecordedRun], records: Sequence[MemoryRecord], embedder: Embedder
-) -> Matter | None:
+) -> Topic | None:
     """Return a task's topic, or None if the task's requests find none of the task's memories."""
     said = [text[:_SAID_CHARS] for run in runs for text in (*_calls(run)[-_STEPS:], run.ending)]
     requests = [(text, float(run.succeeded)) for run in runs for text in _parts(world.source, run.request)]
@@ -219,7 +219,7 @@ def _matter(
     vectors = np.array([record.embedding for record in own])
     alike = (vectors @ np.array([embedder.embed_query(text) for text in said]).T).mean(axis=1)
     needed = tuple(own[place].id for place in np.argsort(-alike)[:_NEEDED])
-    return Matter(needed, tuple(dict.fromkeys(requests)))
+    return Topic(needed, tuple(dict.fromkeys(requests)))
 
 
 def _calls(run: RecordedRun) -> list[str]:
@@ -238,16 +238,16 @@ def _parts(source: str, request: str) -> list[str]:
 def live(world: World, user: int, uses: Uses, runs: int) -> Life:
     """Simulate one user's runs. `uses` other than *needed* require that the world has `places`."""
     random = np.random.default_rng((world.number, user, USES.index(uses), 12))
-    order = random.permutation(len(world.matters))
+    order = random.permutation(len(world.topics))
     asks: list[Ask] = []
     learner: Learner | None = None
     for number in range(runs):
         if uses == "drift" and number and number % _CHANGE == 0:
-            order = random.permutation(len(world.matters))
+            order = random.permutation(len(world.topics))
         recurs = bool(random.random() < _RECURRING)
-        among = order[:_MATTERS] if recurs else order[_MATTERS:]
-        matter = world.matters[among[random.integers(len(among))]]
-        text, quality = matter.requests[random.integers(len(matter.requests))]
+        among = order[:_TOPICS] if recurs else order[_TOPICS:]
+        topic = world.topics[among[random.integers(len(among))]]
+        text, quality = topic.requests[random.integers(len(topic.requests))]
         answer = world.answer(WORDINGS[random.integers(len(WORDINGS))].format(text))
         if answer.search.vector is None:
             raise AssertionError("a request has no vector")
@@ -259,7 +259,7 @@ def live(world: World, user: int, uses: Uses, runs: int) -> Life:
             compared = msgspec.structs.replace(
                 compared, ranks=compared.ranks[order_of_ranks], boosts=compared.boosts[order_of_ranks]
             )
-        needed = tuple(answer.ids.index(id) for id in matter.needed if id in answer.ids)
+        needed = tuple(answer.ids.index(id) for id in topic.needed if id in answer.ids)
         used = _used(uses, world, answer, needed, compared, number, random)
         ranks = tuple(compared.ranks.tolist())
         differs = ranks != tuple(sorted(ranks)) or bool(compared.boosts.any())

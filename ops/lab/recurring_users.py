@@ -24,7 +24,7 @@ SIGNALS: tuple[Signal, ...] = ("cite", "shuffled cite")
 RUNS, EARLY = 50, 20
 
 _USERS = 4  # users per conversation and seed
-_MATTERS = 6
+_TOPICS = 6
 _RECURRING = 0.8
 _NEW_QUESTIONS = 20
 _LEAST_QUESTIONS = 40
@@ -98,9 +98,9 @@ def run_job(setup: Setup, job: UserJob) -> Lived:
     """Simulate one user's runs, then ask about the user's topics and ask new questions."""
     random = np.random.default_rng((job.seed, job.number, 5))
     questions = [job.history.answerable[place] for place in random.permutation(len(job.history.answerable))]
-    matters, others = questions[:_MATTERS], questions[_MATTERS:]
+    topics, others = questions[:_TOPICS], questions[_TOPICS:]
     unasked, never_asked = others[:-_NEW_QUESTIONS], others[-_NEW_QUESTIONS:]
-    asked = [*(_worded(matter, LAST_WORDING) for matter in matters), *never_asked]
+    asked = [*(_worded(topic, LAST_WORDING) for topic in topics), *never_asked]
     opened: list[int] = []
 
     def watch(taught: int, memory: Memory) -> None:
@@ -108,7 +108,7 @@ def run_job(setup: Setup, job: UserJob) -> Lived:
             opened.append(taught)
 
     with course(setup, Arm(job.signal, job.signal, "auto", ()), job.history, random) as lived:
-        status = lived.teach(_runs(matters, unasked, random), watch)
+        status = lived.teach(_runs(topics, unasked, random), watch)
         learned = lived.ask(asked)
     with course(setup, Arm(OFF, None, "off", ()), job.history, random) as untaught:
         usual = untaught.ask(asked)
@@ -118,8 +118,8 @@ def run_job(setup: Setup, job: UserJob) -> Lived:
         user=job.history.user,
         credited=status.credited,
         opened_at=opened[0] if opened else None,
-        again=tuple(both[:_MATTERS]),
-        new=tuple(both[_MATTERS:]),
+        again=tuple(both[:_TOPICS]),
+        new=tuple(both[_TOPICS:]),
     )
 
 
@@ -152,12 +152,12 @@ def _over_off(answers: Sequence[tuple[str, Figures, Figures]]) -> dict[str, Diff
     return dict(zip(METRICS, difference(learned - usual, [user for user, _, _ in answers]), strict=True))
 
 
-def _runs(matters: Sequence[Question], others: Sequence[Question], random: np.random.Generator) -> list[Question]:
+def _runs(topics: Sequence[Question], others: Sequence[Question], random: np.random.Generator) -> list[Question]:
     runs = []
     for number in range(RUNS):
-        matter, wording = matters[int(random.integers(len(matters)))], WORDINGS[int(random.integers(len(WORDINGS)))]
+        topic, wording = topics[int(random.integers(len(topics)))], WORDINGS[int(random.integers(len(WORDINGS)))]
         is_recurring = random.random() < _RECURRING
-        runs.append(_worded(matter, wording) if is_recurring else others[number % len(others)])
+        runs.append(_worded(topic, wording) if is_recurring else others[number % len(others)])
     return runs
 
 

@@ -27,7 +27,7 @@ _MEASURES = {
     "open files": ("files", 1.0),
     "threads": ("threads", 1.0),
 }
-_PROMISES = {
+_GUARANTEES = {
     "lost": "an acknowledged memory, shared item or event is missing",
     "doubled": "a memory or an event exists twice",
     "risen": "a removed memory or item has reappeared",
@@ -78,7 +78,7 @@ def _section(one: Joined) -> list[str]:
         f"## {one.hours:.1f} hours: {one.name}",
         "",
         *_parts(one),
-        *_promises(one),
+        *_guarantees(one),
         *_by_hour(one),
         *_growth(one),
         *_requests(one),
@@ -100,13 +100,13 @@ def _parts(one: Joined) -> list[str]:
     return _table(("started", "commit", "hours", "requests/s", "machine", "end"), rows)
 
 
-def _promises(one: Joined) -> list[str]:
+def _guarantees(one: Joined) -> list[str]:
     found = Counter(str(finding["kind"]) for finding in one.lines("finding"))
     ready: dict[str, list[float]] = {}
     for restart in one.lines("restart"):
         ready.setdefault(restart["how"], []).append(float(restart["ready_s"]))
     compared = [int(line["memories"]) for line in one.lines("compared")]
-    rows = [(what, f"{found[kind]}") for kind, what in _PROMISES.items()]
+    rows = [(what, f"{found[kind]}") for kind, what in _GUARANTEES.items()]
     started = ", ".join(f"{len(s)} after a {how} (ready in at most {max(s):.1f} s)" for how, s in ready.items())
     complaints: Counter[str] = Counter()
     for line_ in (*one.lines("restart"), *one.lines("end")):

@@ -45,12 +45,12 @@ def life(*asks: Ask, uses: Uses = "needed") -> Life:
     return Life("airline", 0, 0, uses, asks)
 
 
-def test_matters_need_memories_of_their_own_task_that_their_requests_find(world: World) -> None:
-    assert len(world.matters) == len(THINGS)
-    for matter, thing in zip(world.matters, THINGS, strict=True):
-        assert 1 <= len(matter.needed) <= 2
-        assert all(thing in record.text for record in world.memory.get(list(matter.needed)))
-        assert {id for text, _ in matter.requests for id in world.answer(text).ids} >= set(matter.needed)
+def test_topics_need_memories_of_their_own_task_that_their_requests_find(world: World) -> None:
+    assert len(world.topics) == len(THINGS)
+    for topic, thing in zip(world.topics, THINGS, strict=True):
+        assert 1 <= len(topic.needed) <= 2
+        assert all(thing in record.text for record in world.memory.get(list(topic.needed)))
+        assert {id for text, _ in topic.requests for id in world.answer(text).ids} >= set(topic.needed)
 
 
 def test_users_are_simulated_once_and_the_file_is_continued(world: World, tmp_path: Path) -> None:
