@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -62,30 +63,27 @@ def python_files(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@functools.cache
+def imports_and_calls(file: Path) -> tuple[list[ast.Import | ast.ImportFrom], list[ast.Call]]:
+    """Return the imports of a file, and its calls of msgspec. Cached, because a walk takes longer than a test."""
+    imports: list[ast.Import | ast.ImportFrom] = []
+    calls: list[ast.Call] = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.append(node)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("msgspec."):
+            calls.append(node)
+    return imports, calls
+
+
 def imported_packages(file: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in imports_and_calls(file)[0]:
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        elif node.module and not node.level:
             names.add(node.module.partition(".")[0])
     return names
-
-
-def imported_modules(file: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            parts = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= {node.module, *(part for part in parts if is_module(part))}
-    return names
-
-
-def is_module(name: str) -> bool:
-    path = ROOT.joinpath(*name.split("."))
-    return path.is_dir() or path.with_suffix(".py").exists()
 
 
 def test_imports_go_one_way() -> None:
@@ -118,7 +116,7 @@ def test_a_face_has_every_name_that_it_offers(module: str) -> None:
 def test_memory_agent_imports_the_public_faces_of_relay_alone() -> None:
     inside = {}
     for file in python_files("memory_agent"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in imports_and_calls(file)[0]:
             names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if found := {name for name in names if name.partition(".")[0] == "relay"} - FACES_OF_RELAY:
@@ -143,7 +141,7 @@ def test_names_that_a_face_exports_are_imported_from_it() -> None:
     faces, inside = exported_names(), []
     for file in (file for package in ("memory_agent", "ops") for file in python_files(package)):
         own = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in imports_and_calls(file)[0]:
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue
             package = node.module.rpartition(".")[0]
@@ -178,13 +176,12 @@ def test_sona_imports_only_numpy_and_msgspec() -> None:
 def typed_decoding(file: Path) -> dict[int, ast.expr]:
     """Return the target type of each call that decodes or makes a decoder, by line."""
     types: dict[int, ast.expr] = {}
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("msgspec."):
-            positional = {"Decoder": 0, "convert": 1}.get(ast.unparse(node.func).rpartition(".")[2])
-            named = [keyword.value for keyword in node.keywords if keyword.arg == "type"]
-            types |= {type_.lineno: type_ for type_ in named}
-            if positional is not None and len(node.args) > positional:
-                types[node.lineno] = node.args[positional]
+    for node in imports_and_calls(file)[1]:
+        positional = {"Decoder": 0, "convert": 1}.get(ast.unparse(node.func).rpartition(".")[2])
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "type"]
+        types |= {type_.lineno: type_ for type_ in named}
+        if positional is not None and len(node.args) > positional:
+            types[node.lineno] = node.args[positional]
     return types
 
 
