@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -396,28 +398,40 @@ def test_a_scope_that_is_missing_in_the_context_is_refused() -> None:
         Context(session_id="s").scope("run")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("version", "scenario"),
-    [(version, scenario) for version, scenarios in PROTOCOL_SCENARIOS.items() for scenario in scenarios],
-)
-def test_the_conformance_suite_finds_nothing(served: Served, version: str, scenario: str) -> None:
-    assert failed_checks(served, version, scenario) == set()
+@pytest.fixture(scope="module")
+def failed_checks(served: Served) -> Callable[[str], dict[str, set[str]]]:
+    """Run all scenarios of a protocol version in one process; return the failed checks of each scenario."""
+
+    @functools.cache
+    def run(version: str) -> dict[str, set[str]]:
+        program = peer("conformance")
+        with door_with_key(served.http, served.token) as url, tempfile.TemporaryDirectory() as folder:
+            command = [*program, "server", "--url", f"{url}/mcp", "--suite", "all", "--spec-version", version]
+            shown = subprocess.run(
+                [*command, "--output-dir", folder], capture_output=True, text=True, timeout=PARTNER_S, check=False
+            )
+            failed = {}
+            for path in Path(folder).glob("server-*/checks.json"):
+                found = json.loads(path.read_text())
+                scenario = re.sub(r"^server-|-\d{4}-\d\d-\d\dT[-\dZ]+$", "", path.parent.name)
+                if any(check["status"] == "SUCCESS" for check in found):
+                    failed[scenario] = {check["id"] for check in found if check["status"] == "FAILURE"}
+        assert failed, shown.stdout + shown.stderr
+        return failed
+
+    return run
 
 
 @pytest.mark.slow
-def test_the_conformance_suite_misses_only_its_own_diagnostic_tools(served: Served) -> None:
-    assert failed_checks(served, "2026-07-28", "server-stateless") == DIAGNOSTIC_CHECKS
+@pytest.mark.parametrize("version", PROTOCOL_SCENARIOS)
+def test_the_conformance_suite_finds_nothing(failed_checks: Callable[[str], dict[str, set[str]]], version: str) -> None:
+    failed = failed_checks(version)
+    scenarios = PROTOCOL_SCENARIOS[version]
+    assert {scenario: failed.get(scenario) for scenario in scenarios} == {scenario: set() for scenario in scenarios}
 
 
-def failed_checks(served: Served, version: str, scenario: str) -> set[str]:
-    program = peer("conformance")
-    with door_with_key(served.http, served.token) as url, tempfile.TemporaryDirectory() as folder:
-        command = [*program, "server", "--url", f"{url}/mcp", "--scenario", scenario, "--spec-version", version]
-        shown = subprocess.run(
-            [*command, "--output-dir", folder], capture_output=True, text=True, timeout=PARTNER_S, check=False
-        )
-        (checks,) = Path(folder).rglob("checks.json")
-        found = json.loads(checks.read_text())
-    assert any(check["status"] == "SUCCESS" for check in found), shown.stdout
-    return {check["id"] for check in found if check["status"] == "FAILURE"}
+@pytest.mark.slow
+def test_the_conformance_suite_misses_only_its_own_diagnostic_tools(
+    failed_checks: Callable[[str], dict[str, set[str]]],
+) -> None:
+    assert failed_checks("2026-07-28")["server-stateless"] == DIAGNOSTIC_CHECKS
