@@ -35,8 +35,9 @@ from relay import BrokerSettings, BusSettings
 _SETTINGS = Settings(
     relay=BusSettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",))),
     daemon=DaemonSettings(
-        upkeep_interval_s=5.0,  # short, because three weeks are simulated in half a minute
-        dedicated_hosts=3,  # for the three users of the story; ten others share two hosts in the scene of sharing
+        upkeep_interval_s=2.0,  # short, because three weeks are simulated in half a minute
+        dedicated_hosts=3,  # for the three users of the story; ten others share a host in the scene of sharing
+        shared_hosts=1,
     ),
     shared=SharedSettings(report_after_s=0.0),
 )

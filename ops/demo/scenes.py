@@ -22,7 +22,7 @@ from ops.process_memory import still_running
 _FIRST_WEEKS: tuple[Week, ...] = (1, 2)
 _LAST_WEEK: Week = 3
 _SENT_AGAIN = 12
-_PACE_MS = 6.0
+_PACE_MS = 12.0
 _CONTEXT_TOKENS = 300
 _ALL = 1_000
 

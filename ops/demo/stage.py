@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 DEADLINE_MS = 20_000.0
 """The deadline of each recall. With the default of two seconds, answers on a busy machine might be incomplete."""
 
-_POLL_S = 0.01
+_POLL_S = 0.05
 _ALL = 1_000
 
 
