@@ -59,7 +59,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Command:
     python = folder / "env" / "bin" / "python"
     run(*module("uv"), "venv", "--python", sys.executable, folder / "env")
     what = ("--constraint", ROOT / "ops" / "constraints.txt", wheel)
-    done = run(*module("uv"), "pip", "install", "--python", python, "--compile-bytecode", *what)
+    done = run(*module("uv"), "pip", "install", "--python", python, *what)
     if "Failed to fetch" in done.stderr:
         pytest.skip("the dependencies cannot be downloaded")
     assert done.returncode == 0, done.stderr
