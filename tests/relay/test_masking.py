@@ -153,15 +153,15 @@ def _texts(value: Any) -> list[str]:
     return [*chain.from_iterable(map(_texts, values))]
 
 
-@pytest.mark.timeout(120)  # takes 6 s; with a pattern that backtracks, it would take days
+@pytest.mark.timeout(120)  # takes 2 s; with a pattern that backtracks, it would take days
 def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
     masker = Masker()
     for piece in PIECES:
         masker.text(piece * (262_144 // len(piece)))
     for first, second in product(PIECES, PIECES):
-        masker.text(first + second * (4_096 // len(second)))
+        masker.text(first + second * (2_048 // len(second)))
     for first, second in combinations(PIECES, 2):  # repeated, each pair is almost the same text in either order
-        masker.text((first + second) * (4_096 // len(first + second)))
+        masker.text((first + second) * (2_048 // len(first + second)))
 
 
 @given(st.lists(st.sampled_from([*PIECES, *(one.secret for one in made_up_secrets()), " ", "'", "x"]), max_size=12))
@@ -210,24 +210,25 @@ _FRAGMENTS = (
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.lists(st.sampled_from(_FRAGMENTS), max_size=10).map("".join) | st.text(max_size=60), st.data())
 def test_looking_for_literals_first_finds_what_every_pattern_finds(
     every_pattern: Masker, text: str, data: st.DataObject
 ) -> None:
     for old, new in data.draw(st.lists(st.sampled_from(["sſ", "kK", "iı", "iİ", "aA"]), max_size=2)):
         text = text.replace(old, new)
-    assert Masker().text(text) == every_pattern.text(text)
+    masker = Masker()
+    assert masker.text(text) == every_pattern.text(text)
     payload = {"text": text, text[:20]: [text[20:], {"nested": (text, 1, None)}]}
-    assert Masker().value(payload) == every_pattern.value(payload)
+    assert masker.value(payload) == every_pattern.value(payload)
     event = Event(event_id="e", event_type="t", timestamp=NOW, user_id="alice", payload=payload, extra={"more": text})
-    assert Masker().event(event) == every_pattern.event(event)
+    assert masker.event(event) == every_pattern.event(event)
 
 
 @pytest.mark.parametrize("one", secret_patterns.FORMATS, ids=lambda one: f"{one.kind} {one.literals[0]}")
 def test_every_match_of_a_pattern_is_found_by_a_literal(one: SecretFormat) -> None:
     """A strict pattern has no alternatives to its literals, so few examples reveal a wrong literal."""
-    examples = 20 if one.strict else 100
+    examples = 10 if one.strict else 50
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.from_regex(one.pattern))
