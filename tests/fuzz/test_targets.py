@@ -14,8 +14,8 @@ from mutations import mutate
 from target import CORPUS, Target
 from targets import TARGETS
 
-EXAMPLES = 50
-FEW = {"signals": 6, "dates": 20, "context-block": 12, "event-mapper": 15, "masking": 25, "table-rows": 25, "pages": 25}
+EXAMPLES = 25
+FEW = {"signals": 6, "dates": 20, "context-block": 12, "event-mapper": 15}
 FEW |= {"columns-file": 12, "encrypted-columns": 12, "owner-pairs": 10, "restored-backup": 10}
 FEW |= {"record-marker": 12, "journal-marker": 6}
 
