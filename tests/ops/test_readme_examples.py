@@ -8,12 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from forks import forking, serve
 
 ROOT = Path(__file__).parents[2]
 PAGES = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "ops/REFERENCE.md"))
@@ -25,17 +27,51 @@ OTHERS = [snippet for snippet in SNIPPETS if "Memory.open" not in snippet]
 
 
 def environment(home: str) -> dict[str, str]:
-    """Return our environment, with user data in `home` and the same model cache."""
+    """Return our environment, with user data in `home`, the same model cache, and a long deadline for recalls."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("MEMORY_AGENT_", "RAY_"))}
     cache = os.environ.get("MEMORY_AGENT_MODEL_CACHE")
-    return kept | {"XDG_DATA_HOME": home} | ({"MEMORY_AGENT_MODEL_CACHE": cache} if cache else {})
+    own = {"XDG_DATA_HOME": home, "MEMORY_AGENT_RECALL__DEADLINE_MS": "60000"}
+    return kept | own | ({"MEMORY_AGENT_MODEL_CACHE": cache} if cache else {})
 
 
-def run(snippet: str, home: str) -> str:
-    command = [sys.executable, "-c", snippet]
-    done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def interpret(home: str, snippet: str, *words: str) -> None:
+    """Run a snippet, or `memory-agent` with these words, in `home`. Write the output to files there."""
+    for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+        with open(Path(home) / name, "wb") as file:
+            os.dup2(file.fileno(), stream.fileno())
+    os.chdir(home)
+    os.environ.clear()
+    os.environ.update(environment(home))
+    try:
+        if snippet:
+            exec(compile(snippet, "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            from memory_agent.__main__ import main
+
+            sys.argv[1:] = words
+            main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    finally:
+        sys.stdout.flush()
+
+
+Interpret = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> Iterator[Interpret]:
+    """Call `interpret` in a fork; return the output, or the errors of a fork that failed."""
+    with forking(__file__) as fork:
+
+        def run(home: str, snippet: str, *words: str, fails: bool = False) -> str:
+            failed = bool(fork(home, snippet, *words))
+            out, err = ((Path(home) / name).read_text(encoding="utf-8") for name in ("out", "err"))
+            assert failed is fails, err
+            return err if fails else out
+
+        yield run
 
 
 @pytest.fixture(scope="module")
@@ -66,36 +102,27 @@ def test_there_are_examples_for_each_kind_of_user() -> None:
 
 
 @pytest.mark.parametrize("snippet", LIBRARY)
-def test_the_library_example_works(snippet: str) -> None:
+def test_the_library_example_works(snippet: str, interpreted: Interpret) -> None:
     with TemporaryDirectory() as home:
-        assert run(snippet, home).startswith("Token rotation races")
+        assert interpreted(home, snippet).startswith("Token rotation races")
 
 
-def test_publishing_without_a_daemon_fails_with_the_reason() -> None:
+def test_publishing_without_a_daemon_fails_with_the_reason(interpreted: Interpret) -> None:
     (snippet,) = [snippet for snippet in OTHERS if "Made the token rotation atomic" in snippet]
     with TemporaryDirectory() as home:
-        command = [sys.executable, "-c", snippet]
-        done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("is the relay running? (memory-agent serve)")
+        errors = interpreted(home, snippet, fails=True)
+    assert errors.splitlines()[-1].endswith("is the relay running? (memory-agent serve)")
 
 
 @pytest.mark.parametrize("text", CONSOLE)
-def test_the_console_example_shows_the_real_output(text: str) -> None:
+def test_the_console_example_shows_the_real_output(text: str, interpreted: Interpret) -> None:
     *prepared, asked = [shlex.split(line[2:])[1:] for line in text.splitlines() if line.startswith("$ ")]
     answer = [line for line in text.splitlines() if not line.startswith("$ ")]
     with TemporaryDirectory() as home:
         for words in prepared:
-            type_in(words, home)
-        shown = type_in(asked, home).splitlines()
+            interpreted(home, "", *words)
+        shown = interpreted(home, "", *asked).splitlines()
     assert [without_figures(line) for line in shown[: len(answer)]] == [without_figures(line) for line in answer]
-
-
-def type_in(words: list[str], home: str) -> str:
-    command = [sys.executable, "-m", "memory_agent", *words]
-    done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def without_figures(line: str) -> str:
@@ -106,7 +133,15 @@ def without_figures(line: str) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("snippet", OTHERS, ids=lambda snippet: re.findall(r"import (\w+)", snippet)[-1])
-def test_the_other_examples_work_against_a_daemon(snippet: str, daemon: tuple[str, dict[str, Any]]) -> None:
+def test_the_other_examples_work_against_a_daemon(
+    snippet: str, daemon: tuple[str, dict[str, Any]], interpreted: Interpret
+) -> None:
     home, ready = daemon
     assert ready["ready"]
-    run(snippet.replace(PUB_PORT, ready["endpoints"]["relay_pub"][0]), home)
+    interpreted(home, snippet.replace(PUB_PORT, ready["endpoints"]["relay_pub"][0]))
+
+
+if __name__ == "__main__":
+    for module in ("memory_agent.cli.group", "memory_agent.client", "memory_agent.memory", "relay.publishing"):
+        import_module(module)  # once, before the forks
+    serve(interpret)
