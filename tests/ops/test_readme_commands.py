@@ -23,7 +23,7 @@ from memory_agent.embedders.weights import cache_folder
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 INSTALL = "pip install"
-"""Lines with this text are not run here; `test_distribution.py` and `make chroots` test installation."""
+"""Lines with this text are not run here; `test_release.py` and `make chroots` test installation."""
 FOLLOWS = " --no-buffer"
 """A command with this option runs until it is interrupted."""
 DAEMON = "memory-agent serve --light > ready & while [ ! -s ready ]; do sleep .1; done"
