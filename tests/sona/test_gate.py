@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -70,7 +71,7 @@ def coins(rate: float, count: int, seed: int) -> list[Contest]:
     return [WON if won else LOST for won in np.random.default_rng(seed).random(count) < rate]
 
 
-def told_until(gate: Gate, contests: Sequence[Contest | Comparison | None], done: Callable[[Gate], bool]) -> int | None:
+def told_until(gate: Gate, contests: Iterable[Contest | Comparison | None], done: Callable[[Gate], bool]) -> int | None:
     """Observe `contests` until `done`; return the number observed, or None if `done` never held."""
     for number, fact in enumerate(contests, start=1):
         gate.observe(fact)
@@ -79,20 +80,19 @@ def told_until(gate: Gate, contests: Sequence[Contest | Comparison | None], done
     return None
 
 
-def comparisons(uses: Callable[[int, int], Array], count: int, seed: int) -> list[Comparison | None]:
-    """Return comparisons of random rankings; a memory's chance of use is proportional to `uses(ranking, number)`."""
+def comparisons(uses: Callable[[int, int], Array], count: int, seed: int) -> Iterator[Comparison | None]:
+    """Yield comparisons of random rankings; a memory's chance of use is proportional to `uses(ranking, number)`."""
     random = np.random.default_rng(seed)
-    found = []
     for number, place in enumerate(random.integers(len(RANKINGS), size=count).tolist()):
-        shares = uses(place, number)
-        found.append(ONE_USE[place][random.choice(SHOWN, p=shares / shares.sum())])
-    return found
+        shares = uses(place, number).cumsum()
+        yield ONE_USE[place][int(shares.searchsorted(random.random() * shares[-1], side="right"))]
 
 
 def first(count: int) -> Array:
     return (np.arange(SHOWN) < count).astype(np.float64)
 
 
+@functools.cache
 def most_misleading(place: int) -> Array:
     """Of the uses determined by position alone, return the one that gains most from the bet on this ranking."""
     factors = [0.0 if one is None else one.learned for one in ONE_USE[place]]
