@@ -112,7 +112,7 @@ def test_a_derived_id_does_not_depend_on_time_or_form(mapping: dict[str, Any]) -
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda data: b"{" + data))
-@settings(max_examples=500)
+@settings(max_examples=250)
 def test_arbitrary_bytes_raise_nothing_but_the_malformed_event(data: bytes) -> None:
     outcome = sifted(data)
     if isinstance(outcome, Event):
@@ -123,7 +123,7 @@ def test_arbitrary_bytes_raise_nothing_but_the_malformed_event(data: bytes) -> N
 
 
 @given(st.dictionaries(st.sampled_from(sorted(GOLDEN)), values | st.binary(max_size=9) | st.floats()))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_arbitrary_fields_raise_nothing_but_the_malformed_event(fields: dict[str, Any]) -> None:
     for form in (msgspec.msgpack.encode, lambda mapping: mapping):
         sent = form({**GOLDEN, **fields})
