@@ -9,6 +9,7 @@ plain store but not in an encrypted one.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import tempfile
 import time
@@ -120,13 +121,18 @@ class _SyntheticVectors:
         return units
 
 
+@functools.cache
+def _made_up_words() -> list[str]:
+    letters = np.random.default_rng(0)
+    return ["".join(letters.choice(list("aeioulnrstdmkp"), letters.integers(3, 10))) for _ in range(20_000)]
+
+
 class _SyntheticTexts:
     """Draws texts in which 30 % of the words are stop words and the others follow Zipf's law."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
-        letters = np.random.default_rng(0)
-        self._words = ["".join(letters.choice(list("aeioulnrstdmkp"), letters.integers(3, 10))) for _ in range(20_000)]
+        self._words = _made_up_words()
         weights = 1 / np.arange(10, 20_010)
         self._weights = weights / weights.sum()
 
