@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +17,10 @@ from typing import Any
 
 import pytest
 from forks import forking, serve
+from polling import wait_until
+
+from memory_agent import MemoryClient
+from memory_agent.errors import DeadlineExceededError
 
 ROOT = Path(__file__).parents[2]
 PAGES = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "ops/REFERENCE.md"))
@@ -74,6 +79,14 @@ def interpreted() -> Iterator[Interpret]:
         yield run
 
 
+def shares(client: MemoryClient) -> bool:
+    """Whether the process of the shared knowledge has started, which can take longer than a request waits."""
+    with suppress(DeadlineExceededError):
+        client.shared.published()
+        return True
+    return False
+
+
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[tuple[str, dict[str, Any]]]:
     """A daemon on the default data folder, in a temporary home, with a plain PUB endpoint."""
@@ -88,7 +101,10 @@ def daemon() -> Iterator[tuple[str, dict[str, Any]]]:
             line = process.stdout.readline()
             assert line, (Path(home) / "daemon.log").read_text(encoding="utf-8")
             try:
-                yield home, json.loads(line)
+                ready = json.loads(line)
+                with MemoryClient("alice", data_dir=ready["data_dir"]) as client:
+                    wait_until(lambda: shares(client))
+                yield home, ready
             finally:
                 process.terminate()
                 process.wait(60)
