@@ -122,7 +122,8 @@ AGENTS: Mapping[str, Agent] = {
     "gemini": Agent(
         "@google/gemini-cli/bundle/gemini.js",
         ("--model", "gemini-3.8-flash", "--yolo", "--prompt"),
-        {"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "none", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+        {"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "none", "GEMINI_CLI_TRUST_WORKSPACE": "true",
+         "GEMINI_CLI_NO_RELAUNCH": "true", "NODE_COMPILE_CACHE": str(INSTALLED / "compiled")},
         "run_shell_command",
         "command",
         ToolCall("mcp_memory-agent_recall", QUERY),

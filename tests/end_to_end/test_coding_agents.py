@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from .test_killed import wait_until
 
 FIRST_PROMPT = "Find out why the deploy to staging hangs, and fix it"
 SECOND_PROMPT = "The deploy to staging hangs again, what should I do?"
+KNOWN = "A deploy to staging hangs if the host key has changed."
+OTHER_FAILURE = "ssh: no route to 10.8.0.15"
 NOWHERE = "/proc/none"
 """A data folder for which no daemon can be started."""
 PLUGIN = {
@@ -66,6 +69,11 @@ def texts(memory: MemoryClient) -> list[str]:
     return [record.text for record in memory.list(limit=50).records]
 
 
+def are_stored(memory: MemoryClient, *findings: str) -> bool:
+    stored = texts(memory)
+    return all(any(finding in text for text in stored) for finding in findings)
+
+
 def give_hooks_time(scope: Scope) -> None:
     """Raise the deadlines in the settings, because other tests slow down the machine."""
     for path, _ in scope.files():
@@ -90,50 +98,61 @@ def leave_hooks_to_the_short_path(scope: Scope, folder: Path) -> Path:
     return mark
 
 
-@pytest.mark.parametrize("where", ["--user", "--project"])
+@contextmanager
+def connected(client: str, home: Path, folder: Path, user: str, daemon: DaemonProcess, *where: str) -> Iterator[Scope]:
+    """Connect a client, with `--project` only for `folder`; then disconnect it, which must restore its files."""
+    scope = Scope(client, folder if where else None, home, {})
+    before = {path: path.read_bytes() if path.exists() else None for path, _ in scope.files()}
+    memory_agent(home, folder, "connect", client, *where, "--user", user, "--data-dir", str(daemon.data_dir))
+    give_hooks_time(scope)
+    yield scope
+    memory_agent(home, folder, "disconnect", client, *where)
+    for path, _ in scope.files():
+        assert "memory-agent" not in (path.read_text(encoding="utf-8") if path.exists() else "")
+        if path.name != ".claude.json":  # the client writes this file itself
+            assert (path.read_bytes() if path.exists() else None) == before[path]
+
+
 @pytest.mark.parametrize("client", AGENTS)
 def test_findings_of_one_session_are_in_the_prompt_of_another(
-    tmp_path: Path, light_daemon: DaemonProcess, model: ModelApi, client: str, where: str
+    tmp_path: Path, light_daemon: DaemonProcess, model: ModelApi, client: str
 ) -> None:
+    """The first session uses the entries of `connect`, the second those of `connect --project`."""
     agent = installed(client)
-    home, folder, user = tmp_path / "home", tmp_path / "shop", f"agent-{client}{where}"
+    home, folder, user = tmp_path / "home", tmp_path / "shop", f"agent-{client}"
     home.mkdir()
     folder.mkdir()
     (folder / "deploy.sh").write_text(f"echo '{FAILURE}' >&2; exit 7\n")
+    (folder / "retry.sh").write_text(f"echo '{OTHER_FAILURE}' >&2; exit 7\n")
     agent.prepare(home, model.url)
     if client == "codex":  # a user does this once per project
         trust = f'\n[projects."{folder}"]\ntrust_level = "trusted"\n'
         config = home / ".codex" / "config.toml"
         config.write_text(config.read_text() + trust)
-    scope = Scope(client, folder if where == "--project" else None, home, {})
-    before = {path: path.read_bytes() if path.exists() else None for path, _ in scope.files()}
-    named = () if where == "--user" else ("--project",)
-    memory_agent(home, folder, "connect", client, *named, "--user", user, "--data-dir", str(light_daemon.data_dir))
-    give_hooks_time(scope)
-
-    model.play([agent.run_shell("sh deploy.sh")], ANSWER)
-    said = agent.session(FIRST_PROMPT, folder, home, model.url)
-    assert ANSWER in said
-    assert FAILURE in model.requests[1], "the model read what its command printed"
-    assert "VPN" not in model.requests[0]
     with MemoryClient(user, data_dir=light_daemon.data_dir) as memory:
-        wait_until(lambda: all(any(said in text for text in texts(memory)) for said in (ANSWER, FAILURE)))
-        channels = {record.channel_id for record in memory.list(limit=50).records}
-    assert channels == {f"project:{folder}"}
+        memory.remember(KNOWN, channel_id=f"project:{folder}")
+    with connected(client, home, folder, user, light_daemon):
+        model.play([agent.run_shell("sh deploy.sh"), agent.recall], ANSWER)
+        said = agent.session(FIRST_PROMPT, folder, home, model.url)
+        assert ANSWER in said
+        assert FAILURE in model.requests[1], "the model read what its command printed"
+        assert "VPN" not in model.requests[0]
+        assert KNOWN in model.requests[0], "a hook put it into the prompt"
+        assert KNOWN in model.results[1], "the tool found it"
+        with MemoryClient(user, data_dir=light_daemon.data_dir) as memory:
+            wait_until(lambda: are_stored(memory, ANSWER, FAILURE))
+            channels = {record.channel_id for record in memory.list(limit=50).records}
+        assert channels == {f"project:{folder}"}
 
-    mark = leave_hooks_to_the_short_path(scope, tmp_path) if hook_launcher() else None
-    model.play([agent.recall], "Connect the VPN.")
-    agent.session(SECOND_PROMPT, folder, home, model.url)
-    assert ANSWER in model.requests[0], "a hook put it into the prompt"
-    (found,) = model.results
-    assert ANSWER in found, "the tool found it"
-    assert mark is None or not mark.exists(), f"the short path left a hook to the command: {mark.read_text()}"
-
-    memory_agent(home, folder, "disconnect", client, *named)
-    for path, _ in scope.files():
-        assert "memory-agent" not in (path.read_text(encoding="utf-8") if path.exists() else "")
-        if path.name != ".claude.json":  # the client writes this file itself
-            assert (path.read_bytes() if path.exists() else None) == before[path]
+    with connected(client, home, folder, user, light_daemon, "--project") as scope:
+        mark = leave_hooks_to_the_short_path(scope, tmp_path) if hook_launcher() else None
+        model.play([agent.run_shell("sh retry.sh"), agent.recall], "Connect the VPN.")
+        agent.session(SECOND_PROMPT, folder, home, model.url)
+        assert ANSWER in model.requests[0], "a hook put it into the prompt"
+        assert ANSWER in model.results[1], "the tool found it"
+        with MemoryClient(user, data_dir=light_daemon.data_dir) as memory:
+            wait_until(lambda: are_stored(memory, "Connect the VPN.", OTHER_FAILURE))
+        assert mark is None or not mark.exists(), f"the short path left a hook to the command: {mark.read_text()}"
 
 
 @pytest.mark.parametrize("client", AGENTS)
