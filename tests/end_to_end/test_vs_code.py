@@ -55,16 +55,15 @@ class VsCode(NamedTuple):
     browser: BrowserContext
 
     @contextmanager
-    def window(self, folder: Path, **probe: Any) -> Iterator[Page]:
-        """Open a folder in a window in which the extension runs `probe`."""
-        (folder / "probe.json").write_text(json.dumps(probe))
+    def window(self, folder: Path) -> Iterator[Page]:
+        """Open a folder in a window."""
         with self.browser.new_page() as page:
             page.set_default_timeout(PATIENCE_MS)
             page.goto(f"{self.url}/?folder={quote(str(folder))}")
             yield page
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def vs_code() -> Iterator[VsCode]:
     program = node()
     script = INSTALLED / "node_modules" / "code-server" / "lib" / "vscode" / "out" / "server-main.js"
@@ -108,9 +107,11 @@ def served(command: list[str], home: Path) -> Iterator[int]:
         process.wait()
 
 
-def found_by_probe(page: Page, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Accept VS Code's prompts until the extension has called the tools; return its findings and the prompts."""
-    file, questions = folder / "found.json", list[str]()
+def probe(page: Page, folder: Path, number: int, **asked: Any) -> tuple[dict[str, Any], list[str]]:
+    """Let the extension call the tools, and accept VS Code's prompts; return its findings and the prompts."""
+    (folder / "asked.json").write_text(json.dumps(asked))
+    (folder / "asked.json").rename(folder / f"probe-{number}.json")
+    file, questions = folder / f"found-{number}.json", list[str]()
     until_s = time.monotonic() + 2 * PATIENCE_MS / 1000
     dialog = page.locator(".monaco-dialog-box")
     while not file.exists():
@@ -146,18 +147,31 @@ def channel_of_the_fact(user: str, daemon: DaemonProcess) -> str | None:
     return record.channel_id
 
 
-def test_vs_code_calls_the_tools_of_a_users_server_and_would_write_the_same_entry(
+def test_vs_code_calls_the_tools_of_a_projects_and_a_users_server_and_would_write_the_same_entry(
     vs_code: VsCode, light_daemon: DaemonProcess, tmp_path: Path
 ) -> None:
-    ((file, _),) = Scope("vscode", None, vs_code.home, {}).files()
-    file.write_text(EDITED.format("servers"))
-    named = ["--user", "vs-code", "--data-dir", str(light_daemon.data_dir)]
-    memory_agent(vs_code.home, tmp_path, "connect", "vscode", *named)
-    with vs_code.window(tmp_path, calls=CALLS, command="workbench.mcp.addConfiguration") as page:
-        found, questions = found_by_probe(page, tmp_path)
-        servers = check(found, file)
+    ((projects, _),) = Scope("vscode", tmp_path, vs_code.home, {}).files()
+    ((users, _),) = Scope("vscode", None, vs_code.home, {}).files()
+    projects.parent.mkdir()
+    for file in (projects, users):
+        file.write_text(EDITED.format("servers"))
+    data = ["--data-dir", str(light_daemon.data_dir)]
+    memory_agent(vs_code.home, tmp_path, "connect", "vscode", "--project", "--user", "vs-code-project", *data)
+    with vs_code.window(tmp_path) as page:
+        found, (trust, question) = probe(page, tmp_path, 1, calls=CALLS)
+        check(found, projects)
+        assert "Do you trust the authors" in trust
+        assert "Run remember" in question, "VS Code does not ask before it recalls"
+        assert channel_of_the_fact("vs-code-project", light_daemon) == f"project:{tmp_path}"
+
+        projects.unlink()
+        memory_agent(vs_code.home, tmp_path, "connect", "vscode", "--user", "vs-code", *data)
+        found, (question,) = probe(page, tmp_path, 2, calls=CALLS, command="workbench.mcp.addConfiguration")
+        servers = check(found, users)
+        assert "Run remember" in question
+        assert channel_of_the_fact("vs-code", light_daemon) is None
         ((name, entry),) = servers.items()
-        file.unlink()
+        users.unlink()
         page.get_by_role("option", name="Command (stdio)").click()
         page.get_by_placeholder("Command to run").fill(
             " ".join(f'"{word}"' for word in [entry["command"], *entry["args"]])
@@ -166,26 +180,5 @@ def test_vs_code_calls_the_tools_of_a_users_server_and_would_write_the_same_entr
         page.get_by_placeholder("Unique identifier for this server").fill(name)
         page.keyboard.press("Enter")
         page.get_by_role("option", name="Global").click()
-        wait_until(lambda: file.exists() and file.read_text().endswith("}"))
-    assert json.loads(file.read_text())["servers"] == servers
-    (question,) = questions
-    assert "Run remember" in question, "VS Code does not ask before it recalls"
-    assert channel_of_the_fact("vs-code", light_daemon) is None
-
-
-def test_vs_code_calls_the_tools_of_a_projects_server(
-    vs_code: VsCode, light_daemon: DaemonProcess, tmp_path: Path
-) -> None:
-    ((file, _),) = Scope("vscode", None, vs_code.home, {}).files()
-    file.unlink(missing_ok=True)
-    ((file, _),) = Scope("vscode", tmp_path, vs_code.home, {}).files()
-    file.parent.mkdir()
-    file.write_text(EDITED.format("servers"))
-    named = ["--project", "--user", "vs-code-project", "--data-dir", str(light_daemon.data_dir)]
-    memory_agent(vs_code.home, tmp_path, "connect", "vscode", *named)
-    with vs_code.window(tmp_path, calls=CALLS) as page:
-        found, (trust, question) = found_by_probe(page, tmp_path)
-    check(found, file)
-    assert "Do you trust the authors" in trust
-    assert "Run remember" in question
-    assert channel_of_the_fact("vs-code-project", light_daemon) == f"project:{tmp_path}"
+        wait_until(lambda: users.exists() and users.read_text().endswith("}"))
+    assert json.loads(users.read_text())["servers"] == servers
