@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -74,6 +75,7 @@ def _vector(text: str) -> Embedding:
     return total / length if length else _direction("")
 
 
+@lru_cache(1 << 16)
 def _direction(word: str) -> npt.NDArray[np.float32]:
     seed = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "big")
     vector = np.random.default_rng(seed).normal(size=NDIM).astype(np.float32)
