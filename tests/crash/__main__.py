@@ -16,6 +16,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -27,7 +28,7 @@ from .absence import relay_away
 from .campaign import FAULTS, Tell, draw_kills, fault_round, kill_round
 from .cluster_world import ClusterWorld, strike_for
 from .daemon_world import VICTIMS, DaemonWorld, daemon_kills, fill_disk_of, strike_all
-from .damage import damages, inspect
+from .damage import Opening, damages, inspect
 from .data_folder import make_data_folder
 from .disk import CannotMountError
 from .figures import Figures
@@ -137,11 +138,11 @@ def _power_cut(shim: Path, figures: Figures, tell: Tell, *, is_encrypted: bool) 
 
 
 def _damage(seed: int, figures: Figures, tell: Tell, *, is_encrypted: bool) -> None:
-    with tempfile.TemporaryDirectory(prefix="crash-") as name:
+    with tempfile.TemporaryDirectory(prefix="crash-") as name, closing(Opening()) as opening:
         base = Path(name) / "base"
         make_data_folder(base, is_encrypted=is_encrypted)
         todo = damages(base, random.Random(seed), DAMAGES_A_FILE)
-        wrong = list(inspect(base, Path(name) / "work", todo, figures, tell))
+        wrong = list(inspect(opening, base, Path(name) / "work", todo, figures, tell))
     assert wrong == [], f"seed {seed}: {wrong[:10]}"
 
 

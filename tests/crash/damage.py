@@ -1,7 +1,7 @@
 """Damages every file of a data folder, including kinds added later: flips bits, truncates, and zeroes tails.
 
-Each damaged copy is opened and read in another process (`opening_process`). If the file belongs to a user, only the
-parts in that user's folder are opened, since no other part reads it. Three outcomes are acceptable: the same answers as
+Each damaged copy is opened and read in another process (`opening_process`). If the file is in a folder that only some
+parts read, only these parts are opened. Three outcomes are acceptable: the same answers as
 before, one of our errors that reports the damage, or different answers if verification finds the damage (counted
 separately). A dead process, an error that is not ours, or an unreported change in the answers is a finding.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .data_folder import ERASED
 from .figures import Figures
 from .world import ROOT
 
@@ -25,6 +26,8 @@ KINDS = ("flip", "cut", "zero tail")
 _DONE = {"flip": "with a bit flipped", "cut": "cut off", "zero tail": "zeroed"}
 _IGNORED = {"reserve"}  # reserved space without content
 _PAGE_BYTES = 4096
+OWN_FOLDER = ("journal", "owners", "spool")
+"""The parts with a folder that no other part reads."""
 
 
 class Damage(NamedTuple):
@@ -47,10 +50,12 @@ class Damage(NamedTuple):
         return "/".join("*" if before == "users" else part for before, part in zip(("", *parts), parts, strict=False))
 
     @property
-    def user(self) -> str:
-        """The user to whom the file belongs, or an empty string."""
+    def parts(self) -> tuple[str, ...]:
+        """The parts that read the file's folder; empty if any part may read it."""
         parts = Path(self.file).parts
-        return parts[2] if parts[:2] == ("data", "users") else ""
+        if parts[:2] == ("data", "users"):
+            return (*(["erased before"] if parts[2] == ERASED else []), f"user {parts[2]}")  # an opening may erase more
+        return next(((one,) for one in OWN_FOLDER if one in parts[:-1]), ())
 
     def inflict(self, folder: Path) -> None:
         file = folder / self.file
@@ -95,8 +100,8 @@ class Opening:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def read(self, folder: Path, user: str = "") -> dict[str, Any] | None:
-        """Return the findings by part (given `user`, for that user's folder only), or None if the process died."""
+    def read(self, folder: Path, parts: tuple[str, ...] = ()) -> dict[str, Any] | None:
+        """Return the findings by part (by default, for all parts), or None if the process died."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.crash.opening_process"]
             self._process = subprocess.Popen(
@@ -104,7 +109,7 @@ class Opening:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{folder}\t{user}\n")
+        self._process.stdin.write(f"{json.dumps([str(folder), parts])}\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -121,30 +126,31 @@ class Opening:
 
 
 def inspect(
-    base: Path, work: Path, todo: list[Damage], figures: Figures, tell: Callable[[], None] = lambda: None
+    opening: Opening,
+    base: Path,
+    work: Path,
+    todo: list[Damage],
+    figures: Figures,
+    tell: Callable[[], None] = lambda: None,
 ) -> Iterator[str]:
     """Apply each instance of damage to its own copy of `base`, and yield what went wrong."""
-    opening = Opening()
-    try:
+    shutil.copytree(base, work)
+    sound = opening.read(work)
+    shutil.rmtree(work)
+    assert sound is not None
+    wrong = {name: part for name, part in sound.items() if "error" in part or "bug" in part}
+    assert wrong == {}, "the folder was damaged before the test"
+    for damage in todo:
         shutil.copytree(base, work)
-        sound = opening.read(work)
+        damage.inflict(work)
+        found = opening.read(work, damage.parts)
         shutil.rmtree(work)
-        assert sound is not None
-        wrong = {name: part for name, part in sound.items() if "error" in part or "bug" in part}
-        assert wrong == {}, "the folder was damaged before the test"
-        for damage in todo:
-            shutil.copytree(base, work)
-            damage.inflict(work)
-            found = opening.read(work, damage.user)
-            shutil.rmtree(work)
-            outcome = _outcome(sound, found)
-            tell()
-            figures.bytes[f"{damage.of}, {_DONE[damage.kind]}"] += damage.harmed_bytes
-            figures.damages[f"{outcome.partition(':')[0]}, {damage.kind}"] += 1
-            if outcome.partition(":")[0] not in ("as before", "refused by name", "seen by verification"):
-                yield f"{damage}: {outcome}"
-    finally:
-        opening.close()
+        outcome = _outcome(sound, found)
+        tell()
+        figures.bytes[f"{damage.of}, {_DONE[damage.kind]}"] += damage.harmed_bytes
+        figures.damages[f"{outcome.partition(':')[0]}, {damage.kind}"] += 1
+        if outcome.partition(":")[0] not in ("as before", "refused by name", "seen by verification"):
+            yield f"{damage}: {outcome}"
 
 
 def _outcome(sound: dict[str, Any], found: dict[str, Any] | None) -> str:

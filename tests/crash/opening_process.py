@@ -1,6 +1,6 @@
 """Opens and reads the data folder named on each line of standard input, and prints the findings as a line of JSON.
 
-A tab follows the folder. A user id after the tab limits reading to the parts in that user's folder.
+Each line is a JSON array: the folder, and the parts to read (all, if there are none).
 
 The finding for a part (the journal, the spool, a user) consists of its answers and the result of verification, or is
 one of our errors or a bug.
@@ -47,10 +47,9 @@ QUESTIONS = 6
 
 def main() -> None:
     for line in sys.stdin:
-        folder, _, user = line.rstrip("\n").partition("\t")
+        folder, names = json.loads(line)
         parts = _parts(Path(folder))
-        names = [*(["erased before"] if user == ERASED else []), f"user {user}"] if user else list(parts)
-        found = {name: _tried(parts[name]) for name in names}
+        found = {name: _tried(parts[name]) for name in names or parts}
         print(json.dumps(found), flush=True)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,8 +25,14 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
+@pytest.fixture(scope="module")
+def opening() -> Iterator[Opening]:
+    with closing(Opening()) as opening:
+        yield opening
+
+
 def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_no_process_dies(
-    base: Path, tmp_path: Path, seed: int
+    opening: Opening, base: Path, tmp_path: Path, seed: int
 ) -> None:
     figures = Figures()
     todo = damages(base, random.Random(seed), per_file=1)
@@ -41,29 +49,25 @@ def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_no_pro
         "data/curve.json",
         "data/token",
     }
-    assert list(inspect(base, tmp_path / "work", todo, figures)) == [], f"seed {seed}"
+    assert list(inspect(opening, base, tmp_path / "work", todo, figures)) == [], f"seed {seed}"
     assert figures.damages.total() == len(todo)
     assert figures.bytes.total() == sum(damage.harmed_bytes for damage in todo) > len(todo)
 
 
-def test_the_reader_of_damaged_folders_sees_changes(base: Path, tmp_path: Path) -> None:
+def test_the_reader_of_damaged_folders_sees_changes(opening: Opening, base: Path, tmp_path: Path) -> None:
     """Tests the reader itself: two reads of an undamaged folder give equal answers."""
-    opening = Opening()
-    try:
-        before, again = (opening.read(shutil.copytree(base, tmp_path / name)) for name in ("one", "two"))
-        assert before is not None
-        assert set(before) == {
-            "journal",
-            "spool",
-            "owners",
-            "keys",
-            "erased before",
-            "user alice",
-            "user bob",
-            "user carol",
-        }
-        assert all(part["verified"] for part in before.values())
-        assert len(before["user alice"]["answers"][1]) > 30
-        assert again == before
-    finally:
-        opening.close()
+    before, again = (opening.read(shutil.copytree(base, tmp_path / name)) for name in ("one", "two"))
+    assert before is not None
+    assert set(before) == {
+        "journal",
+        "spool",
+        "owners",
+        "keys",
+        "erased before",
+        "user alice",
+        "user bob",
+        "user carol",
+    }
+    assert all(part["verified"] for part in before.values())
+    assert len(before["user alice"]["answers"][1]) > 30
+    assert again == before
