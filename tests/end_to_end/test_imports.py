@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from memory_agent import MemoryClient
 from tests.memory_agent.sessions import samples
 from tests.memory_agent.sessions.samples import PROMPT, write_lines
 
@@ -21,27 +22,20 @@ def document(*words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def listed(*place: str) -> list[dict[str, Any]]:
-    """Return all memories."""
-    page = document("list", "--limit", "100", *place)
-    assert page["total"] == len(page["records"])
-    records: list[dict[str, Any]] = page["records"]
-    return records
-
-
 def test_imported_sessions_are_recallable_when_wait_returns_and_repeating_changes_nothing(
     daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     place = ("--user", "import-sessions", "--data-dir", str(daemon.data_dir))
     write_lines(tmp_path / "s.jsonl", samples.claude_session())
     write_lines(tmp_path / "rollout-1.jsonl", samples.codex_session())
-    first = document("import-sessions", str(tmp_path), "--wait", *place)
-    assert (first["delivered"]["new"], first["delivered"]["known"]) == (21, 0)
-    before = listed(*place)
-    assert len(before) == 20
-    again = document("import-sessions", str(tmp_path), "--wait", *place)
-    assert (again["delivered"]["new"], again["delivered"]["known"]) == (0, 21)
-    assert listed(*place) == before
+    with MemoryClient("import-sessions", data_dir=daemon.data_dir) as memory:
+        first = document("import-sessions", str(tmp_path), "--wait", *place)
+        assert (first["delivered"]["new"], first["delivered"]["known"]) == (21, 0)
+        before = memory.list(limit=100).records
+        assert len(before) == 20
+        again = document("import-sessions", str(tmp_path), "--wait", *place)
+        assert (again["delivered"]["new"], again["delivered"]["known"]) == (0, 21)
+        assert memory.list(limit=100).records == before
     found = document("recall", "who gets signed out?", "--channel", "project:/home/ann/shop", *place)
     assert PROMPT in [memory["record"]["text"] for memory in found["memories"]]
     runs = document("trajectory", "similar", PROMPT, *place)
@@ -59,4 +53,5 @@ def test_plain_memories_and_documents_are_imported_beside_a_daemon(daemon: Daemo
     (tmp_path / "docs" / "release.md").write_text("# Release\nTag the commit, then push the tag.\n")
     changed = document("index", str(tmp_path / "docs"), *place)
     assert (changed["added"], changed["removed"], changed["unchanged"]) == (0, 1, 1)
-    assert document("list", *place)["total"] == 2
+    with MemoryClient("import-notes", data_dir=daemon.data_dir) as memory:
+        assert memory.list().total == 2

@@ -7,7 +7,7 @@ ages are not compared.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from typing import Any
 from memory_agent import MemoryClient
 from memory_agent.client import Blocks
 from memory_agent.triggers.block import Block
+from relay import Publisher, relay_endpoints
 
 from .conftest import DaemonProcess
-from .test_command_line import document
+from .test_blocks_of_a_daemon import PATIENT
 
 PATIENCE_S = 90.0
 STORY = Path(__file__).parent / "three_weeks"
@@ -58,18 +59,17 @@ def is_message(event: dict[str, Any]) -> bool:
     return bool(event["event_type"] == "chat.user_msg")
 
 
-def publish(daemon: DaemonProcess, events: Sequence[dict[str, Any]], file: Path) -> None:
-    """Publish events from a file through the command line; return once they are stored as memories."""
-    file.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
-    summary = document("publish", str(file), "--wait", "--data-dir", str(daemon.data_dir))
-    assert (summary["acknowledged"], summary["rejected"]) == (len(events), 0)
-
-
-def blocks_of_a_week(daemon: DaemonProcess, blocks: Blocks, week: int, file: Path) -> dict[str, Block]:
-    """Publish a week's events; return the conductor's blocks, keyed by the message that caused them."""
+def blocks_of_a_week(publisher: Publisher, memory: MemoryClient, blocks: Blocks, week: int) -> dict[str, Block]:
+    """Publish a week's events, each part once the former is stored as memories; return the conductor's blocks, keyed
+    by the message that caused them.
+    """
     read = {}
     for events in parts(week):
-        publish(daemon, events, file)
+        for event in events:
+            publisher.publish(event)
+        report = publisher.flush()
+        assert not report.pending + report.rejected
+        memory.wait(report.acked_through, PATIENCE_S)
         if is_message(events[0]):
             block = blocks.wait(PATIENCE_S)
             assert block is not None
@@ -91,11 +91,18 @@ def entries(block: Block) -> list[list[str]]:
 
 
 def test_by_the_third_week_the_conductor_reads_what_worked_and_why_the_other_attempt_failed(
-    daemon: DaemonProcess, tmp_path: Path
+    own_daemon: DaemonProcess,
 ) -> None:
-    file = tmp_path / "events.jsonl"
-    with MemoryClient(USER, data_dir=daemon.data_dir) as memory, memory.blocks(role="conductor") as blocks:
-        first, second, third = (blocks_of_a_week(daemon, blocks, week, file) for week in (1, 2, 3))
+    table = own_daemon.data_dir / "patient.toml"
+    table.write_text(PATIENT, encoding="utf-8")  # otherwise a busy machine publishes no block
+    own_daemon.configure(f"triggers.table={table}")
+    own_daemon.start()
+    with (
+        MemoryClient(USER, data_dir=own_daemon.data_dir) as memory,
+        memory.blocks(role="conductor") as blocks,
+        Publisher(relay_endpoints(own_daemon.data_dir).ingest) as publisher,
+    ):
+        first, second, third = (blocks_of_a_week(publisher, memory, blocks, week) for week in (1, 2, 3))
         runs = {run.id: run.quality for run in memory.runs.list()}
 
     assert [block.text for block in first.values()] == ["", ""]  # nothing is known yet, so the blocks are empty
