@@ -17,7 +17,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import BackupDamagedError, DaemonRunningError, InvalidInputError, StoreOwnedElsewhereError
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.memory import Memory
-from memory_agent.settings import Settings
+from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from relay import EventLimits, Journal, event_from_mapping, journal_folder
 
@@ -132,7 +132,9 @@ def test_a_backup_made_under_load_has_every_event_of_its_journal(
         assert check_events(journal_folder(elsewhere), SETTINGS.relay.journal, quiet).findings == ()
         with (
             Journal.open(journal_folder(elsewhere)) as journal,
-            Memory.open(user_folder(elsewhere, "alice"), user_id="alice") as memory,
+            Memory.open(
+                user_folder(elsewhere, "alice"), user_id="alice", embedder_settings=EmbedderSettings(folder="/nowhere")
+            ) as memory,
         ):
             assert journal.cursor(CONSUMER) <= memory.stats().cursor <= journal.last_seq
             known = {record.event_id for _, record in memory._archive.store.scan()}

@@ -21,7 +21,7 @@ from memory_agent.verbs.protocol import DaemonStatus
 from relay import Journal, journal_folder
 from tests.end_to_end.conftest import DaemonProcess, short_folder
 
-USERS = [f"user-{number}" for number in range(60)]
+USERS = [f"user-{number}" for number in range(30)]
 
 
 class Deployment:
