@@ -74,19 +74,6 @@ def test_a_daemon_serves_although_its_service_manager_is_gone(
     assert "service_manager.unreachable" in own_daemon.log()
 
 
-def test_stop_ends_the_daemon_and_loses_nothing(own_daemon: DaemonProcess) -> None:
-    place = ("--data-dir", str(own_daemon.data_dir))
-    own_daemon.start()
-    with MemoryClient("lena", data_dir=own_daemon.data_dir) as client:
-        client.remember(FACT)
-    assert json.loads(run("stop", "--json", *place).stdout) == {"is_stopped": True, "hint": ""}
-    assert own_daemon.wait() == 0
-    again = tried("stop", *place)
-    assert (again.returncode, again.stderr) == (1, f"error: no daemon serves {own_daemon.data_dir}\n")
-    own_daemon.start()
-    assert remembered(own_daemon) == [FACT]
-
-
 def test_a_daemon_that_does_not_stop_in_time_is_reported(own_daemon: DaemonProcess) -> None:
     own_daemon.start()
     os.kill(own_daemon.pid, signal.SIGSTOP)
@@ -129,7 +116,7 @@ def test_stop_leaves_a_command_alone_that_uses_the_folder(own_daemon: DaemonProc
     assert restoring.returncode == 0
 
 
-def test_after_an_upgrade_the_running_daemon_is_named_and_replaced_without_loss(own_daemon: DaemonProcess) -> None:
+def test_after_an_upgrade_the_running_daemon_is_named_stopped_and_replaced(own_daemon: DaemonProcess) -> None:
     place = ("--user", "lena", "--data-dir", str(own_daemon.data_dir))
     installed, own_daemon.program = own_daemon.program, (sys.executable, "-c", FORMER)
     own_daemon.start()
@@ -139,8 +126,10 @@ def test_after_an_upgrade_the_running_daemon_is_named_and_replaced_without_loss(
     checks = json.loads(run("doctor", "--json", *place[2:]).stdout)["checks"]
     (check,) = [check for check in checks if check["name"] == "daemon"]
     assert (check["state"], check["advice"]) == ("warning", "restart it: memory-agent stop")
-    assert run("stop", *place).returncode == 0
+    assert json.loads(run("stop", "--json", *place).stdout) == {"is_stopped": True, "hint": ""}
     assert own_daemon.wait() == 0
+    again = tried("stop", *place)
+    assert (again.returncode, again.stderr) == (1, f"error: no daemon serves {own_daemon.data_dir}\n")
     own_daemon.program = installed
     own_daemon.start()
     assert "the running daemon" not in tried("status", *place).stderr
