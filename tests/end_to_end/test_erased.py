@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,9 +59,12 @@ ID_REMAINS_IN = {"daemon.log", "keys.json", "copies.jsonl", "journal/data.mdb"}
 def files_with(*words: str, folders: tuple[Path, ...]) -> dict[str, list[str]]:
     """Return the files whose path or bytes contain one of the words, in upper or lower case, as UTF-8 or UTF-16."""
     found = {}
+    start = "".join(first for first, *_ in takewhile(lambda letters: len({*letters}) == 1, zip(*words, strict=False)))
     for folder in folders:
         for file in sorted(one for one in folder.rglob("*") if one.is_file()):
             content = (str(file.relative_to(folder)).encode() + file.read_bytes()).lower()
+            if start.encode() not in content and start.encode("utf-16-le") not in content:
+                continue  # a file without the words' common start has none of them
             has = [word for word in words if word.encode() in content or word.encode("utf-16-le") in content]
             if has:
                 found[str(file.relative_to(folder))] = has
