@@ -48,7 +48,8 @@ WITHOUT_RAY = tuple(
     f"tests/end_to_end/test_{name}.py"
     for name in (
         *("coding_agents", "cursor", "early_client", "encrypted", "keys_of_users"),
-        *("metrics_of_a_daemon", "page_of_a_daemon", "reembedding", "traces", "vs_code"),
+        *("metrics_of_a_daemon", "on_demand", "page_of_a_daemon", "reembedding", "services", "three_weeks"),
+        *("traces", "vs_code"),
     )
 )
 """The files in START_RAY that start only light daemons."""
