@@ -1,10 +1,9 @@
-"""Writes to one engine while its disk has a fault, and reports the outcome as a line of JSON.
+"""Writes to one engine while its disk has a fault, in a new process for each JSON array on a line of standard input.
 
-    python -m tests.crash.full_disk_process ENGINE FOLDER "KIND CALLS FIRST"
-
-ENGINE is journal or records. CALLS is write or sync. The preloaded shim makes call number FIRST on the engine's file
-fail once with KIND. The process reports the error code, what could be read afterwards, and whether the same write
-succeeds without the fault.
+The array is [ENGINE, FOLDER, "KIND CALLS FIRST"]. ENGINE is journal or records. CALLS is write or sync. The preloaded
+shim makes call number FIRST on the engine's file fail once with KIND. The new process prints a line of JSON: the error
+code, what could be read afterwards, and whether the same write succeeds without the fault; or null if it died. The new
+processes are forks, because the imports take longer than the writes.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from memory_agent.errors import MemoryAgentError
 from memory_agent.storage.environment import open_environment
@@ -37,7 +37,24 @@ class Engine(NamedTuple):
 
 
 def main() -> None:
-    name, folder, fault = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            _report_and_exit(*json.loads(line))
+        if os.waitpid(child, 0)[1]:
+            print("null", flush=True)
+
+
+def _report_and_exit(engine: str, folder: str, fault: str) -> NoReturn:
+    try:
+        print(json.dumps(_report(engine, Path(folder), fault.split())), flush=True)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _report(name: str, folder: Path, fault: list[str]) -> dict[str, object]:
     order = Order(Path(os.environ["LD_PRELOAD"]), Path(os.environ["FAULT_ORDER"]))
     engine = ENGINES[name](folder)
     engine.write(KEPT)
@@ -51,7 +68,7 @@ def main() -> None:
     order.revoke()
     read = _done(lambda: engine.read(KEPT) and not engine.read(NEW))
     wrote = _done(lambda: engine.write(NEW)) and _done(lambda: engine.read(KEPT) and engine.read(NEW))
-    print(json.dumps({"hits": hits, "code": code, "read": read, "wrote": wrote}))
+    return {"hits": hits, "code": code, "read": read, "wrote": wrote}
 
 
 def _done(act: Callable[[], bool | None]) -> bool:

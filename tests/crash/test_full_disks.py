@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,27 @@ PAGES, META_PAGE, FLUSH = "write 1", "write 2", "sync 1"
 """LMDB writes the pages of a commit, flushes them, and then writes the meta page that makes them valid."""
 
 
-def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
-    """Return the report of a process that wrote to `engine` while `fault` was injected."""
-    folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "tests.crash.full_disk_process", engine, str(folder), fault]
-    environment = Order(shim, folder / "order").environment()
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found.pop("hits") > 0
-    return found
+After = Callable[[str, str, Path], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def after(shim: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[After]:
+    """Return the report of a process that wrote to an engine while a fault was injected."""
+    command = [sys.executable, "-m", "tests.crash.full_disk_process"]
+    environment = Order(shim, tmp_path_factory.mktemp("full") / "order").environment()
+    with subprocess.Popen(
+        command, env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def report(fault: str, engine: str, folder: Path) -> dict[str, Any]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(json.dumps([engine, str(folder), fault]), file=process.stdin, flush=True)
+            found: dict[str, Any] = json.loads(process.stdout.readline())
+            assert found.pop("hits") > 0
+            return found
+
+        yield report
 
 
 @pytest.mark.parametrize("engine", ["journal", "records"])
@@ -51,18 +63,18 @@ def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
     [*((fault, at) for fault in ("enospc", "quota", "brim") for at in (PAGES, META_PAGE)), ("quota", FLUSH)],
 )
 def test_a_disk_without_room_is_full_and_the_environment_continues(
-    engine: str, fault: str, at: str, shim: Path, tmp_path: Path
+    engine: str, fault: str, at: str, after: After, tmp_path: Path
 ) -> None:
     code = {"journal": "journal_full", "records": "store_full"}[engine]
-    assert after(f"{fault} {at}", engine, shim, tmp_path) == {"code": code, "read": True, "wrote": True}
+    assert after(f"{fault} {at}", engine, tmp_path) == {"code": code, "read": True, "wrote": True}
 
 
 @pytest.mark.parametrize(("engine", "code"), [("journal", "journal"), ("records", "store")])
 @pytest.mark.parametrize("fault", ["short", "eio"])
 def test_a_write_that_fails_despite_room_is_a_failed_disk(
-    engine: str, code: str, fault: str, shim: Path, tmp_path: Path
+    engine: str, code: str, fault: str, after: After, tmp_path: Path
 ) -> None:
-    assert after(f"{fault} {PAGES}", engine, shim, tmp_path)["code"] == code
+    assert after(f"{fault} {PAGES}", engine, tmp_path)["code"] == code
 
 
 def test_a_disk_that_writes_only_a_part_is_full(tmp_path: Path) -> None:
