@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from memory_agent.care import encryption
 from memory_agent.cli.group import cli
 from memory_agent.erasure.request import Selection
 from memory_agent.memory import Memory
@@ -28,6 +30,8 @@ from memory_agent.storage.owners import Owners
 from relay import Journal, event_from_mapping, journal_folder
 from relay.config import EventLimits
 from relay.crypto import KeyRing
+from relay.disk import environment
+from tests.memory_agent.forks import forking, serve
 
 Run = Callable[..., Result]
 
@@ -277,36 +281,43 @@ def test_an_unreadable_user_can_be_forgotten_and_created_again(encrypted: Path, 
     assert document(locked("stats", "--user", "alice", "--json"))["memories"] == 1
 
 
-KILLED = """
-import os, sys, signal
-from memory_agent.care import encryption
-from memory_agent.cli.group import cli
-from relay.disk import environment
-step, words = sys.argv[1], sys.argv[2:]
-places = {"room_for_copy": sys.modules["relay.crypto.encrypt_in_place"]}
-places |= dict.fromkeys(("flush_copy", "replace_by_copy"), environment)
-place = places.get(step, encryption)
-before = getattr(place, step)
-def dying(*arguments, **more):
-    if step == "encrypt_intent":
+def encrypt_until(step: str, *words: str) -> None:
+    """Run a command that is killed after a step of the encryption, or before it writes the intent."""
+    places: dict[str, ModuleType] = {"room_for_copy": sys.modules["relay.crypto.encrypt_in_place"]}
+    places |= dict.fromkeys(("flush_copy", "replace_by_copy"), environment)
+    place = places.get(step, encryption)
+    before = getattr(place, step)
+
+    def dying(*arguments: Any, **more: Any) -> None:
+        if step != "encrypt_intent":
+            before(*arguments, **more)
         os.kill(os.getpid(), signal.SIGKILL)
-    result = before(*arguments, **more)
-    os.kill(os.getpid(), signal.SIGKILL)
-setattr(place, step, dying)
-cli(words)
-"""
+
+    setattr(place, step, dying)
+    cli(words)
+
+
+@pytest.fixture(scope="module")
+def fork() -> Iterator[Callable[..., int]]:
+    with forking(__file__) as run:
+        yield run
 
 
 @pytest.mark.parametrize(
     "step", ["discard_learner", "room_for_copy", "flush_copy", "replace_by_copy", "encrypt_intent"]
 )
-def test_encryption_killed_at_any_step_continues(step: str, plain: Path, keys: Path, run: Run, locked: Run) -> None:
+def test_encryption_killed_at_any_step_continues(
+    step: str, plain: Path, keys: Path, run: Run, locked: Run, fork: Callable[..., int]
+) -> None:
     words = ["encrypt", "--user", "bob", "--data-dir", str(plain), "--set", f"encryption.keys_folder={keys}"]
-    done = subprocess.run([sys.executable, "-c", KILLED, step, *words], check=False, capture_output=True, timeout=120)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert fork(step, *words) == -signal.SIGKILL
     is_plain = step in ("discard_learner", "room_for_copy", "flush_copy")
     if is_plain:
         assert run("stats", "--user", "bob").exit_code == 0
     assert locked("encrypt", "--user", "bob").exit_code == 0
     assert document(locked("stats", "--user", "bob", "--json"))["memories"] == BOB
     assert files_with_marks(user_folder(plain, "bob")) == set()
+
+
+if __name__ == "__main__":
+    serve(encrypt_until)
