@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -57,6 +58,7 @@ _OFFSET_BYTES = 8
 _BOOST_STEPS = 5
 _CAUTIOUS = 0.6  # with .5, more weak effects are proven; with .7, more versions that a few users find worthless
 _HALVINGS = 50
+_CACHED = 4_096
 
 T = TypeVar("T")
 
@@ -144,9 +146,14 @@ def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> i
 
     If values were rounded to the nearest level instead, the mean of five users would shift by up to .1.
     """
-    offset = int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
     whole = 1 << 8 * _OFFSET_BYTES
+    offset = _offset(user, key, purpose)
     return (QUARTERS * total * whole + offset * count * _THOUSAND) // (count * _THOUSAND * whole)
+
+
+@lru_cache(_CACHED)  # each change of a vote reads it at least twice
+def _offset(user: bytes, key: bytes, purpose: bytes) -> int:
+    return int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -464,6 +471,11 @@ def lower_bound(counts: Sequence[int], doubt: float) -> float:
 
     `counts[i]` users are at level i of `len(counts)` equally spaced levels from 0 to 1.
     """
+    return _lower_bound(tuple(counts), doubt)
+
+
+@lru_cache(_CACHED)  # many versions have the same few counts
+def _lower_bound(counts: tuple[int, ...], doubt: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
