@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -87,7 +88,13 @@ class MadeVectors(PassageEmbedder):
         return unit
 
     def _word(self, word: str) -> npt.NDArray[np.float64]:
-        seed = int.from_bytes(blake2b(f"{self.info.model} {word}".encode(), digest_size=8).digest())
-        vector = np.random.default_rng(seed).normal(size=self.info.ndim)
-        unit: npt.NDArray[np.float64] = vector / np.linalg.norm(vector)
-        return unit
+        return _vector_of(self.info.model, self.info.ndim, word)
+
+
+@lru_cache(10_000)
+def _vector_of(model: str, ndim: int, word: str) -> npt.NDArray[np.float64]:
+    seed = int.from_bytes(blake2b(f"{model} {word}".encode(), digest_size=8).digest())
+    vector = np.random.default_rng(seed).normal(size=ndim)
+    unit: npt.NDArray[np.float64] = vector / np.linalg.norm(vector)
+    unit.setflags(write=False)
+    return unit
