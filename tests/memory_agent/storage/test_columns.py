@@ -311,7 +311,7 @@ class ColumnsModel(RuleBasedStateMachine):
 
 TestColumns = ColumnsModel.TestCase
 TestColumns.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 
@@ -557,7 +557,7 @@ def test_readers_see_whole_batches_while_changes_are_applied() -> None:
     readers = [threading.Thread(target=read) for _ in range(3)]
     for reader in readers:
         reader.start()
-    for change in range(1, 1_500):
+    for change in range(1, 750):
         record = memory("a race", session_id="s", timestamp=datetime(2026, 1, 1, tzinfo=UTC))
         columns.apply(
             Changes(change, change + 1, [Change(change, "delete", None, None, False), *puts([record], change + 1)])

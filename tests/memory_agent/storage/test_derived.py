@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -77,13 +78,19 @@ def was_loaded(archive: Archive) -> bool:
     return archive._has_file
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, key: UserKey | None) -> Path:
+    """A store with saved columns and a saved graph, to copy."""
+    folder = tmp_path_factory.mktemp("filled") / "user"
+    with closing(Archive.open(folder, GRAPH, "library", key)) as archive:
+        add(archive, COUNT)
+    return folder
+
+
 @pytest.fixture
-def closed(tmp_path: Path, archives: Callable[[Path], Archive]) -> Path:
+def closed(tmp_path: Path, filled: Path) -> Path:
     """A store with saved columns and a saved graph."""
-    archive = archives(tmp_path / "user")
-    add(archive, COUNT)
-    archive.close()
-    return tmp_path / "user"
+    return shutil.copytree(filled, tmp_path / "user")
 
 
 def flip(path: Path) -> None:

@@ -199,6 +199,6 @@ class EncryptedStorageModel(StorageModel):
 TestStorage = StorageModel.TestCase
 TestEncryptedStorage = EncryptedStorageModel.TestCase
 TestStorage.settings = settings(
-    max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=30, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
-TestEncryptedStorage.settings = settings(TestStorage.settings, max_examples=25)
+TestEncryptedStorage.settings = settings(TestStorage.settings, max_examples=15)

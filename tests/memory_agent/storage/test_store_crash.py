@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
+from forks import forking, serve
 from samples import SMALL, memory, new_key, unit_vectors
 from store_checks import verified
 
@@ -20,40 +22,41 @@ from memory_agent.settings import StoreSettings
 from memory_agent.storage import archive as archives
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.store import Store
 
-_WRITER = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {here!r})
-from samples import SMALL, memory, new_key, unit_vectors
-from memory_agent.storage.archive import Archive
-key = new_key(Path({keys!r})) if {keys!r} else None
-archive = Archive.open(Path({folder!r}), SMALL, role="host", key=key)
-vectors = unit_vectors(5, seed=1)
-while True:
-    start = archive.store.state.cursor
-    with archive.batch() as batch:
-        for seq in range(start + 1, start + 6):
-            batch.put(memory(f"event number {{seq}}", id=f"m-{{seq}}", event_id=f"e-{{seq}}"), vectors[seq % 5])
-            batch.count("kept")
-        batch.state.cursor = start + 5
-    print(start + 5, flush=True)
-    if start % 100 == 0:
-        archive._save()
-"""
+
+def write(folder: Path, key: UserKey | None, acknowledged: IO[str]) -> None:
+    """Store batches of five memories, and print the number of the last memory after each batch, until killed."""
+    archive = Archive.open(folder, SMALL, role="host", key=key)
+    vectors = unit_vectors(5, seed=1)
+    while True:
+        start = archive.store.state.cursor
+        with archive.batch() as batch:
+            for seq in range(start + 1, start + 6):
+                batch.put(memory(f"event number {seq}", id=f"m-{seq}", event_id=f"e-{seq}"), vectors[seq % 5])
+                batch.count("kept")
+            batch.state.cursor = start + 5
+        print(start + 5, file=acknowledged, flush=True)
+        if start % 100 == 0:
+            archive._save()
 
 
-def killed_after(folder: Path, keys: Path | None, acks: int) -> int:
-    """Run a writer, kill it after `acks` acknowledgements, and return the last acknowledged number."""
-    code = _WRITER.format(here=str(Path(__file__).parent), folder=str(folder), keys=str(keys or ""))
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
+def kill_a_writer(folder: str, keys: str, acks: int, last: str) -> None:
+    """Run a writer, kill it after `acks` acknowledgements, and write the last acknowledged number into `last`."""
+    read_end, write_end = os.pipe()
+    writer = os.fork()
+    if not writer:
+        with open(write_end, "w") as acknowledged:
+            write(Path(folder), new_key(Path(keys)) if keys else None, acknowledged)
+    os.close(write_end)
+    with open(read_end) as lines:
         for _ in range(acks):
-            assert writer.stdout.readline()
-        writer.kill()
-        rest = writer.stdout.read().split("\n")  # output written before the kill
-    return max((int(line) for line in rest[:-1] if line), default=0)
+            assert lines.readline()
+        os.kill(writer, signal.SIGKILL)
+        rest = lines.read().split("\n")  # output written before the kill
+    os.waitpid(writer, 0)
+    Path(last).write_text(str(max((int(line) for line in rest[:-1] if line), default=0)))
 
 
 @pytest.mark.slow
@@ -62,20 +65,22 @@ def test_every_acknowledged_batch_is_there_exactly_once_however_often_the_writer
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, is_encrypted: bool
 ) -> None:
     seeded = random.Random(20260216)
+    folder, last = tmp_path / "user", tmp_path / "last"
     keys = tmp_path_factory.mktemp("keys") if is_encrypted else None
-    for _ in range(6 if is_encrypted else 12):
-        acked = killed_after(tmp_path, keys, acks=seeded.randrange(1, 40))
-        with closing(Archive.open(tmp_path, SMALL, "library", keys and new_key(keys))) as archive:
-            store, view = archive.store, archive.view
-            assert store.state.cursor >= acked
-            assert store.state.cursor % 5 == 0
-            assert [record.event_id for _, record in store.scan()] == [
-                f"e-{seq}" for seq in range(1, store.state.cursor + 1)
-            ]
-            assert store.state.counters == {"kept": store.state.cursor}
-            assert verified(store) == view.live == view.vectors.count == store.state.cursor
-            assert np.count_nonzero(view.words.scores(["number"])) == store.state.cursor
-            assert np.count_nonzero(view.words.scores([str(store.state.cursor)])) == min(store.state.cursor, 1)
+    with forking(__file__) as run:
+        for _ in range(6 if is_encrypted else 12):
+            assert run(folder, keys or "", seeded.randrange(1, 40), last) == 0
+            with closing(Archive.open(folder, SMALL, "library", keys and new_key(keys))) as archive:
+                store, view = archive.store, archive.view
+                assert store.state.cursor >= int(last.read_text())
+                assert store.state.cursor % 5 == 0
+                assert [record.event_id for _, record in store.scan()] == [
+                    f"e-{seq}" for seq in range(1, store.state.cursor + 1)
+                ]
+                assert store.state.counters == {"kept": store.state.cursor}
+                assert verified(store) == view.live == view.vectors.count == store.state.cursor
+                assert np.count_nonzero(view.words.scores(["number"])) == store.state.cursor
+                assert np.count_nonzero(view.words.scores([str(store.state.cursor)])) == min(store.state.cursor, 1)
 
 
 @pytest.fixture
@@ -92,10 +97,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def fill(writer: Store | Archive) -> None:
+def fill(writer: Store | Archive, size: int) -> None:
+    """Write batches of `size` memories until the disk is full."""
+    vectors = unit_vectors(size, seed=1)
     for number in range(100_000):
         with writer.batch() as batch:
-            batch.put(memory(os.urandom(400).hex(), event_id=f"e-{number}"), unit_vectors(1, seed=number)[0])
+            for place, vector in enumerate(vectors):
+                batch.put(memory(os.urandom(400).hex(), event_id=f"e-{number}-{place}"), vector)
 
 
 @pytest.mark.parametrize("reserve_bytes", [512 << 10, 0], ids=["with a reserve", "to the last byte"])
@@ -103,7 +111,7 @@ def test_a_full_disk_stops_intake_loses_nothing_and_still_deletes(small_disk: Pa
     settings = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=reserve_bytes)
     with Store.open(small_disk / "user", settings) as store:
         with pytest.raises(StoreFullError):
-            fill(store)
+            fill(store, 10 if reserve_bytes else 1)
         stored = store.counts().memories
         assert stored > 500
         assert verified(store) == stored
@@ -121,7 +129,7 @@ def test_columns_on_a_full_disk_do_not_take_the_store_down(small_disk: Path, mon
     settings = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=512 << 10)
     archive = Archive.open(small_disk / "user", settings, "library")
     with pytest.raises(StoreFullError):
-        fill(archive)
+        fill(archive, 10)
     stored = archive.store.counts().memories
     assert verified(archive.store) == stored == archive.view.live
     with archive.batch() as batch:
@@ -157,3 +165,7 @@ def test_columns_that_find_no_room_leave_the_old_file_and_no_half_of_a_new_one(s
     archive.close()
     with closing(Archive.open(small_disk / "user", settings, "library")) as archive:
         assert archive.view.live == archive.view.count == 499
+
+
+if __name__ == "__main__":
+    serve(kill_a_writer)
