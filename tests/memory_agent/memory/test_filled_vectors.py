@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,15 @@ def remember(memory: Memory, count: int = COUNT) -> None:
     for number in range(count):
         memory.remember(f"note{number} about topic{number % 7} of place{number % 11}")
     memory.remember(LONG)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with all vectors, to copy."""
+    folder = tmp_path_factory.mktemp("filled") / "a"
+    with Memory.open(folder, embedder=MadeVectors()) as memory:
+        remember(memory)
+    return folder
 
 
 def found(memory: Memory, query: str, mode: str = "vector") -> str:
@@ -84,9 +94,8 @@ def test_memories_stored_without_a_model_get_vectors_and_words_together(tmp_path
         assert_whole(memory, embedder, 20)
 
 
-def test_a_model_of_other_dimensions_reembeds_everything_in_the_background(tmp_path: Path) -> None:
-    with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
-        remember(memory)
+def test_a_model_of_other_dimensions_reembeds_everything_in_the_background(tmp_path: Path, filled: Path) -> None:
+    shutil.copytree(filled, tmp_path / "a")
     embedder = MadeVectors(ndim=64, model="other")
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.remember("said under another model")
@@ -162,9 +171,8 @@ def test_upkeep_replaces_the_vectors_of_another_model_if_the_settings_permit_it(
             assert_whole(memory, embedder, 30)
 
 
-def test_closing_stops_the_background_thread(tmp_path: Path) -> None:
-    with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
-        remember(memory)
+def test_closing_stops_the_background_thread(tmp_path: Path, filled: Path) -> None:
+    shutil.copytree(filled, tmp_path / "a")
     embedder = MadeVectors(model="other")
     embedder.going_on.clear()
     memory = Memory.open(tmp_path / "a", embedder=embedder)

@@ -314,7 +314,7 @@ def without_outcomes(name: str) -> tuple[list[dict[str, Any]], Sequence[str]]:
     """Return a conversation's first memories, and the questions about it."""
     read = read_locomo(DATA / "locomo_dev.json") if name == "locomo" else read_beam(DATA / "beam_dev")
     history = read.histories[0]
-    items = 120 if name == "locomo" else 24  # BEAM items are long
+    items = 60 if name == "locomo" else 10  # BEAM items are long
     return history.events("alice")[:items], [question.text for question in history.questions[:20]]
 
 

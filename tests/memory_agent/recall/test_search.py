@@ -61,7 +61,7 @@ ONE_FIELD_EACH: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=[(100, FLAT), (1_000, FLAT), (10_000, FLAT), (10_000, GRAPH)], ids=str)
+@pytest.fixture(scope="module", params=[(100, FLAT), (1_000, FLAT), (10_000, FLAT), (5_000, GRAPH)], ids=str)
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Read-only."""
     count, exact_search_limit = request.param
@@ -70,8 +70,16 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
+def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
+    """1,100 similar memories. Read-only."""
+    with Memory.open(tmp_path_factory.mktemp("boxes") / "a", embedder=MadeVectors()) as memory:
+        memory.ingest([message(number, f"box {number} of the store") for number in range(1_100)], now=NOW)
+        yield memory
+
+
+@pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("worlds") / "large", 40_000, FLAT) as world:
+    with open_world(tmp_path_factory.mktemp("worlds") / "large", 25_000, FLAT) as world:
         yield world
 
 
@@ -348,7 +356,7 @@ def test_candidates_without_a_vector_get_the_mean_cosine_of_the_others(world: Wo
     [{"tags": ("three",)}, {"session_id": "s-7"}, {"channel_id": "c-0"}, {"tags": ("tenth",), "min_quality": 0.5}],
     ids=str,
 )
-def test_filters_over_40_000_memories_are_exact(large: World, fields: dict[str, Any]) -> None:
+def test_filters_over_25_000_memories_are_exact(large: World, fields: dict[str, Any]) -> None:
     chosen = MemoryFilter(**fields)
     check_filter(large, chosen, seed=2, floor=None)
     check_filter(large, chosen, seed=2, floor=0.2)
@@ -359,12 +367,8 @@ def test_filters_over_40_000_memories_are_exact(large: World, fields: dict[str, 
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
-def test_an_answer_may_have_a_thousand_memories(tmp_path: Path, mode: Mode) -> None:
-    with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
-        memory.ingest([message(number, f"box {number} of the store") for number in range(1_100)], now=NOW)
-        found = memory.recall(
-            "which box is in the store?", top_k=1_000, mode=mode, deadline_ms=60_000, min_relevance=0.0
-        )
+def test_an_answer_may_have_a_thousand_memories(boxes: Memory, mode: Mode) -> None:
+    found = boxes.recall("which box is in the store?", top_k=1_000, mode=mode, deadline_ms=60_000, min_relevance=0.0)
     assert found.degraded == ()
     assert len({one.record.id for one in found.memories}) == 1_000
     scores = [one.sona_score for one in found.memories]
