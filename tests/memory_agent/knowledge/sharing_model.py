@@ -35,6 +35,7 @@ EVERYBODY: dict[str, tuple[str, ...]] = GROUPS | CROWD | dict.fromkeys((*BY_HAND
 POLICIES = ("public", "org:acme", "tier:pro")
 MARK = re.compile(rb"zq[0-9a-f]{6}x")
 LEAST_OFFERERS = 5
+_BLOCK_BYTES = 1 << 14
 
 
 def marks_in(data: bytes) -> set[str]:
@@ -61,19 +62,21 @@ def printed_forms_of(vector: bytes) -> tuple[str, ...]:
 
 
 class VectorSearch:
-    """Searches for vectors in bytes that are often the same as in the previous search."""
+    """Searches for vectors in bytes that are mostly the same as in the previous search."""
 
     def __init__(self) -> None:
-        self._data = b""
-        self._lacks: set[bytes] = set()
+        self._lacks: dict[bytes, set[bytes]] = {}
+        """The vectors that each block of the bytes does not contain."""
 
     def finds_any(self, data: bytes, vectors: set[bytes]) -> bool:
-        if data != self._data:
-            self._data, self._lacks = data, set()
-        new = vectors - self._lacks
-        if any(form in data for vector in new for form in forms_of(vector)):
-            return True
-        self._lacks |= new
+        former, self._lacks = self._lacks, {}
+        overlap = max((len(form) for vector in vectors for form in forms_of(vector)), default=0)
+        for begin in range(0, len(data), _BLOCK_BYTES):
+            block = data[begin : begin + _BLOCK_BYTES + overlap]
+            lacks = former.get(block, set())
+            if any(form in block for vector in vectors - lacks for form in forms_of(vector)):
+                return True
+            self._lacks[block] = lacks | vectors
         return False
 
 

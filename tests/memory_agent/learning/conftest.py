@@ -1,22 +1,14 @@
-"""A real embedder, and a company's stores with recurring requests, created once."""
+"""A company's stores with recurring requests, created once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from recurring_requests import copied, open_company, set_up
 
-from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.settings import EmbedderSettings, LearningSettings
-
-
-@pytest.fixture(scope="session")
-def embedder() -> Iterator[Embedder]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    yield embedder
-    embedder.close()
+from memory_agent.embedders import Embedder
+from memory_agent.settings import LearningSettings
 
 
 @pytest.fixture(scope="session")
