@@ -1,14 +1,16 @@
-"""Runs a function of a test file in forks of one process, because imports take longer than most functions."""
+"""Runs functions of a test file in forks of one process, because imports take longer than most functions."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import IO
 
 
 @contextmanager
@@ -32,6 +34,26 @@ def forking(file: str) -> Iterator[Callable[..., int]]:
             yield run
         finally:
             process.kill()  # also if a fork hangs
+
+
+def kill_after(count: int, act: Callable[[IO[str]], object]) -> list[str]:
+    """Call `act` in a fork, and kill it with SIGKILL after it has written `count` lines. Return all lines that it wrote
+    completely.
+    """
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        with open(write_end, "w") as lines:
+            act(lines)
+        os._exit(1)
+    os.close(write_end)
+    with open(read_end) as said:
+        first = [said.readline() for _ in range(count)]
+        os.kill(child, signal.SIGKILL)
+        rest = said.read()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    return ("".join(first) + rest).split("\n")[:-1]
 
 
 def serve(act: Callable[..., object]) -> None:

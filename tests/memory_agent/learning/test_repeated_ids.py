@@ -110,7 +110,7 @@ def test_a_begin_after_the_end_starts_another_run_and_leaves_the_former_unchange
     assert len(runs["one"].used) == 2, "feedback on a recall belongs to its run, even if another began since"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_order_with_any_repetition_gives_the_same_runs(in_order: State, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder, without_model(Path(folder) / "alice") as memory:

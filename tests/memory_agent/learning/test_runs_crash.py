@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
+import signal
 from pathlib import Path
+from typing import IO
 
 import pytest
+from forks import forking, kill_after, serve
 from run_samples import LATER, begin, end, note, step, things_to_use, whole, without_model
 from store_checks import verified
 
@@ -16,17 +17,6 @@ from memory_agent.storage.snapshot import RECALL_INDEX, RECALLS, RUN_INDEX, RUN_
 
 _BATCH = 3
 _RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
-_WRITER = """
-import signal, sys
-from pathlib import Path
-sys.path[:0] = {here!r}, str(Path({here!r}).parent)
-from run_samples import without_model
-from test_runs_crash import take_in
-with without_model(Path({folder!r})) as memory:
-    for number in take_in(memory):
-        print(number, flush=True)
-    signal.pause()  # closing a memory infers uses
-"""
 
 
 def take_in(memory: Memory):  # type: ignore[no-untyped-def]
@@ -56,13 +46,16 @@ def contents(memory: Memory) -> dict[str, dict[bytes, bytes]]:
         return {name: dict(snapshot._transaction.scan(name)) for name in databases}
 
 
-def killed_after(folder: Path, batches: int) -> None:
-    code = _WRITER.format(here=str(Path(__file__).parent), folder=str(folder))
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        for _ in range(batches):
-            assert writer.stdout.readline()
-        writer.kill()
+def kill_while_ingesting(folder: str, batches: int) -> None:
+    """Ingest everything in a fork, and kill it after this many batches."""
+
+    def ingest(lines: IO[str]) -> None:
+        with without_model(Path(folder)) as memory:
+            for number in take_in(memory):
+                print(number, file=lines, flush=True)
+            signal.pause()  # closing a memory infers uses
+
+    kill_after(batches, ingest)
 
 
 @pytest.mark.slow
@@ -72,15 +65,16 @@ def test_a_replay_after_a_crash_gives_the_same_runs_byte_for_byte(tmp_path: Path
         expected = contents(memory)
     assert len(expected[RUNS]) >= 12  # the first three runs continue runs that are known only by name
     seeded = random.Random(20260216)
-    for attempt in range(2):
-        folder = tmp_path / f"crashed-{attempt}"
-        killed_after(folder, seeded.randrange(1, 10))
-        killed_after(folder, seeded.randrange(1, 12))
-        with without_model(folder) as memory:
-            list(take_in(memory))
-            assert verified(memory._archive.store)
-            assert contents(memory) == expected
-            assert all(run.state == "ended" for run in memory.runs.list())
+    with forking(__file__) as run:
+        for attempt in range(2):
+            folder = tmp_path / f"crashed-{attempt}"
+            assert run(folder, seeded.randrange(1, 10)) == 0
+            assert run(folder, seeded.randrange(1, 12)) == 0
+            with without_model(folder) as memory:
+                list(take_in(memory))
+                assert verified(memory._archive.store)
+                assert contents(memory) == expected
+                assert all(one.state == "ended" for one in memory.runs.list())
 
 
 def test_runs_survive_a_reopen(tmp_path: Path) -> None:
@@ -90,3 +84,7 @@ def test_runs_survive_a_reopen(tmp_path: Path) -> None:
     with without_model(tmp_path / "alice") as memory:
         memory.ingest(whole("one", 0), now=LATER)
         assert (contents(memory), memory.runs.list()) == before
+
+
+if __name__ == "__main__":
+    serve(kill_while_ingesting)

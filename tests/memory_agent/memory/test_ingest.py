@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
+from forks import forking, kill_after, serve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, SUBJECTS, message, open_without_model, progress, texts
@@ -202,32 +200,36 @@ def test_an_empty_batch_changes_nothing(memory: Memory) -> None:
     assert memory.stats().cursor == 0
 
 
-INGESTING = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from memory_samples import NOW, message, open_without_model
-with open_without_model(Path(sys.argv[1])) as memory:
-    print("open", flush=True)
-    for start in range(1, 4000, 7):
-        batch = range(start, start + 7)
-        memory.ingest([message(number) for number in batch], seqs=list(batch), now=NOW)
-        print(start + 6, flush=True)
-"""
+def kill_while_ingesting(folder: str, acknowledged: int, last: str) -> None:
+    """Ingest batches in a fork, kill it after this many, and write the last acknowledged number into `last`."""
+
+    def ingest(lines: IO[str]) -> None:
+        with open_without_model(Path(folder)) as memory:
+            print(0, file=lines, flush=True)
+            for start in range(1, 4000, 7):
+                batch = range(start, start + 7)
+                memory.ingest([message(number) for number in batch], seqs=list(batch), now=NOW)
+                print(start + 6, file=lines, flush=True)
+
+    Path(last).write_text(kill_after(1 + acknowledged, ingest)[-1])
+
+
+@pytest.fixture(scope="module")
+def killing() -> Iterator[Callable[..., int]]:
+    """A function that calls `kill_while_ingesting` in a fork of another process."""
+    with forking(__file__) as run:
+        yield run
 
 
 @pytest.mark.parametrize("acknowledged", [0, 3, 20])
-def test_a_process_killed_while_ingesting_neither_loses_nor_repeats_events(tmp_path: Path, acknowledged: int) -> None:
-    folder = tmp_path / "alice"
-    command = [sys.executable, "-c", INGESTING, str(folder), str(Path(__file__).parents[1])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        last = [process.stdout.readline() for _ in range(1 + acknowledged)][-1].strip()
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+def test_a_process_killed_while_ingesting_neither_loses_nor_repeats_events(
+    tmp_path: Path, killing: Callable[..., int], acknowledged: int
+) -> None:
+    folder, last = tmp_path / "alice", tmp_path / "last"
+    assert killing(folder, acknowledged, last) == 0
     with open_without_model(folder) as memory:
         cursor = memory.stats().cursor
-        assert cursor >= (int(last) if acknowledged else 0)
+        assert cursor >= int(last.read_text())
         assert cursor % 7 == 0
         assert memory.stats().memories == cursor
         through = cursor + 50
@@ -236,3 +238,7 @@ def test_a_process_killed_while_ingesting_neither_loses_nor_repeats_events(tmp_p
         assert (stats.memories, stats.events_kept, stats.events_duplicate) == (through, through, 0)
         recalled = texts(memory.recall("part", top_k=1000, min_relevance=0))
         assert len(recalled) == len(set(recalled)) == min(through, 1000)
+
+
+if __name__ == "__main__":
+    serve(kill_while_ingesting)

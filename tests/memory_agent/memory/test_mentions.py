@@ -59,5 +59,5 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
         mentions({"body": text})
         return time.process_time() - began_s
 
-    short_s = min(taken_s(piece * 400) for _ in range(3))
-    assert any(taken_s(piece * 40_000) < 1_000 * max(short_s, 1e-4) for _ in range(3))
+    short_s = min(taken_s(piece * 200) for _ in range(3))
+    assert any(taken_s(piece * 20_000) < 1_000 * max(short_s, 1e-4) for _ in range(3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +12,7 @@ from typing import IO
 
 import numpy as np
 import pytest
-from forks import forking, serve
+from forks import forking, kill_after, serve
 from samples import SMALL, memory, new_key, unit_vectors
 from store_checks import verified
 
@@ -44,19 +43,8 @@ def write(folder: Path, key: UserKey | None, acknowledged: IO[str]) -> None:
 
 def kill_a_writer(folder: str, keys: str, acks: int, last: str) -> None:
     """Run a writer, kill it after `acks` acknowledgements, and write the last acknowledged number into `last`."""
-    read_end, write_end = os.pipe()
-    writer = os.fork()
-    if not writer:
-        with open(write_end, "w") as acknowledged:
-            write(Path(folder), new_key(Path(keys)) if keys else None, acknowledged)
-    os.close(write_end)
-    with open(read_end) as lines:
-        for _ in range(acks):
-            assert lines.readline()
-        os.kill(writer, signal.SIGKILL)
-        rest = lines.read().split("\n")  # output written before the kill
-    os.waitpid(writer, 0)
-    Path(last).write_text(str(max((int(line) for line in rest[:-1] if line), default=0)))
+    key = new_key(Path(keys)) if keys else None
+    Path(last).write_text(kill_after(acks, lambda acknowledged: write(Path(folder), key, acknowledged))[-1])
 
 
 @pytest.mark.slow
