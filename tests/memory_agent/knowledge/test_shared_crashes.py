@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from forks import forking, serve
 from sharing_world import UNLIMITED, World, after_each_step, with_id
 
 from memory_agent.embedders import Embedder
@@ -23,43 +22,8 @@ from memory_agent.records.shared_requests import Caller, ForgetUser
 from memory_agent.settings import EmbedderSettings, Settings
 
 pytestmark = pytest.mark.slow
-Killed = Callable[[str], list[Path]]
+Killed = dict[str, list[Path]]
 OWN, OTHER, FOREIGN = (f"01KHJY9080NWG22H9Q8BBD7B8{number}" for number in range(3))
-KILLED = """
-import os, shutil, signal, sys, traceback
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from sharing_world import after_each_step
-from test_shared_crashes import OPERATIONS, opened
-def run(data_dir, operation, left):
-    def step():
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-    with opened(data_dir) as world:
-        with after_each_step(step):
-            OPERATIONS[operation](world)
-prepared, folder, operation = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
-for number in range(1, 50):
-    data_dir = folder / str(number)
-    shutil.copytree(prepared, data_dir)
-    child = os.fork()
-    if not child:
-        try:
-            run(data_dir, operation, number)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(code, flush=True)
-    if code != -signal.SIGKILL:
-        break
-"""
-"""Runs an operation in one process for each step, and kills each process after its step. The processes are forks,
-because the imports take longer than the operation.
-"""
 
 
 def opened(data_dir: Path) -> World:
@@ -134,25 +98,37 @@ def contributors(world: World) -> set[bytes]:
         return {user for _, _, user in parts_in(snapshot)}
 
 
+def kill_at_step(data_dir: str, operation: str, left: int) -> None:
+    """Run an operation, and kill this process after a step."""
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with opened(Path(data_dir)) as world, after_each_step(step):
+        OPERATIONS[operation](world)
+
+
 @pytest.fixture(scope="module")
 def killed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
-    """Return a function that returns the data folders after a kill at each step of an operation, and after the last."""
-
-    @cache
-    def killed(operation: str) -> list[Path]:
-        root = tmp_path_factory.mktemp("killed")
-        words = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(prepared / operation), str(root)]
-        done = subprocess.run([*words, operation], check=False, capture_output=True, text=True, timeout=120)
-        codes = [int(code) for code in done.stdout.split()]
-        assert codes == [-signal.SIGKILL] * (len(codes) - 1) + [0], done.stderr
-        return [root / str(number) for number in range(1, len(codes) + 1)]
-
-    return killed
+    """The data folders after a kill at each step of an operation, and after the last step."""
+    root, folders = tmp_path_factory.mktemp("killed"), Killed()
+    with forking(__file__) as run:
+        for operation in OPERATIONS:
+            folders[operation], code = [], -signal.SIGKILL
+            while code:
+                assert code == -signal.SIGKILL
+                folders[operation].append(root / operation / str(len(folders[operation])))
+                shutil.copytree(prepared / operation, folders[operation][-1])
+                code = run(folders[operation][-1], operation, len(folders[operation]))
+    return folders
 
 
 def outcomes(killed: Killed, folder: Path, operation: str) -> Iterator[World]:
     """Yield the world after a kill at each step of an operation."""
-    for data_dir in killed(operation):
+    for data_dir in killed[operation]:
         with opened(shutil.copytree(data_dir, folder / data_dir.name)) as world:
             yield world
 
@@ -229,3 +205,7 @@ def test_an_unpublish_recorded_only_in_the_history_is_completed_by_the_next_open
                 noted.user("ben").shared.attachment(item.id)
             noted.shared.expire()
             assert b"quokka" not in noted.bytes_of_the_store()
+
+
+if __name__ == "__main__":
+    serve(kill_at_step)
