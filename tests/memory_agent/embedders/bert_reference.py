@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 
 Array = npt.NDArray[np.float64]
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+_ERF_AT = np.linspace(-6.0, 6.0, 100_001)
+_ERF = np.array([math.erf(at) for at in _ERF_AT])
 
 
 class Reference:
@@ -45,7 +46,7 @@ class Reference:
         attended = self._linear(self._attend(x, f"{name}.attention.self"), f"{name}.attention.output.dense")
         x = self._norm(x + attended, f"{name}.attention.output.LayerNorm")
         inner = self._linear(x, f"{name}.intermediate.dense")
-        inner = 0.5 * inner * (1.0 + _erf(inner / math.sqrt(2.0)))
+        inner = 0.5 * inner * (1.0 + np.interp(inner / math.sqrt(2.0), _ERF_AT, _ERF))
         return self._norm(x + self._linear(inner, f"{name}.output.dense"), f"{name}.output.LayerNorm")
 
     def _attend(self, x: Array, name: str) -> Array:

@@ -81,10 +81,9 @@ def test_a_query_in_progress_survives_the_death_of_its_server(start_server: Star
     embedder.close()
 
 
-def test_the_sockets_of_dropped_queries_are_used_again(start_server: StartServer) -> None:
-    server = start_server()
-    embedder = RemoteEmbedder(server.endpoint)
-    process = psutil.Process(server.process.pid)
+def test_the_sockets_of_dropped_queries_are_used_again(shared_server: ServerProcess) -> None:
+    embedder = RemoteEmbedder(shared_server.endpoint)
+    process = psutil.Process(shared_server.process.pid)
     for number in range(50):
         embedder.begin_query(f"dropped {number}")
         embedder.embed_query(f"asked {number}")
@@ -97,7 +96,7 @@ def test_the_sockets_of_dropped_queries_are_used_again(start_server: StartServer
 def test_a_bulk_call_survives_the_death_of_its_server(start_server: StartServer, int8_model: MiniLM) -> None:
     server = start_server()
     embedder = RemoteEmbedder(server.endpoint, bulk_timeout_s=WAIT_S)
-    texts = [f"bulk text {number} " + "with some more words " * 6 for number in range(192)]  # three requests
+    texts = [f"bulk text {number} " + "with some more words " * 2 for number in range(192)]  # three requests
     steps: list[int] = []
     results: list[np.ndarray] = []
 
@@ -194,7 +193,7 @@ def test_bulk_callers_and_queries_of_many_threads_get_their_own_vectors(
     wrong: list[str] = []
 
     def work(name: str) -> None:
-        texts = [f"{name} text {number}" for number in range(40)]
+        texts = [f"{name} text {number}" for number in range(20)]
         for text, vector in zip(texts, remote.embed_texts(texts), strict=True):
             if not np.array_equal(vector, int8_model.embed(text)):
                 wrong.append(text)
@@ -202,7 +201,7 @@ def test_bulk_callers_and_queries_of_many_threads_get_their_own_vectors(
     threads = [threading.Thread(target=work, args=(f"user {number}",)) for number in range(4)]
     for thread in threads:
         thread.start()
-    for number in range(40):
+    for number in range(20):
         text = f"query {number}"
         if not np.array_equal(remote.embed_query(text), int8_model.embed(text)):
             wrong.append(text)
@@ -254,14 +253,11 @@ def test_it_logs_neither_texts_nor_vectors(start_server: StartServer) -> None:
     assert "secret" not in log
 
 
-def test_it_stays_small_under_load(start_server: StartServer) -> None:
-    server = start_server()
-    embedder = RemoteEmbedder(server.endpoint)
-    embedder.embed_texts([f"{number} " + "word " * 300 for number in range(40)])
-    for number in range(10):
-        embedder.embed_query(f"{number} " + "other " * 300)
-    assert psutil.Process(server.process.pid).memory_info().rss < 200e6
-    embedder.close()
+def test_it_stays_small_under_load(shared_server: ServerProcess, remote: RemoteEmbedder) -> None:
+    remote.embed_texts([f"{number} " + "word " * 300 for number in range(20)])
+    for number in range(5):
+        remote.embed_query(f"{number} " + "other " * 300)
+    assert psutil.Process(shared_server.process.pid).memory_info().rss < 200e6
 
 
 def test_it_serves_a_remote_model_and_the_former_embedder(tmp_path: Path) -> None:

