@@ -78,7 +78,7 @@ class Machines:
         self._stack.close()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(acts, min_size=8, max_size=24))
 def test_a_restoration_finds_the_last_flush(made: list[Act]) -> None:
     clear_faulty()

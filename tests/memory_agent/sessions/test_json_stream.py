@@ -86,13 +86,13 @@ def test_a_large_session_and_a_large_export_are_read_in_bounded_memory(tmp_path:
     turns = [samples.claude_line(number, "user", f"prompt {number} " + "word " * 2_000) for number in range(200)]
     path = tmp_path / "s.jsonl"
     block = "".join(json.dumps(turn) + "\n" for turn in turns)
-    path.write_text(block * 25)
+    path.write_text(block * 15)
     (conversation,) = samples.chatgpt_export()
     conversation["mapping"]["a"]["message"]["content"]["parts"] = ["word " * 20_000]
     export = tmp_path / "conversations.json"
-    export.write_text("[" + ",".join([json.dumps(conversation)] * 500) + "]")
-    assert path.stat().st_size > 50e6
-    assert export.stat().st_size > 50e6
+    export.write_text("[" + ",".join([json.dumps(conversation)] * 300) + "]")
+    assert path.stat().st_size > 30e6
+    assert export.stat().st_size > 30e6
     read(samples.write_lines(tmp_path / "first" / "s.jsonl", turns[:2]))  # imports all modules
     before = own_memory()
     count = 0
@@ -102,5 +102,5 @@ def test_a_large_session_and_a_large_export_are_read_in_bounded_memory(tmp_path:
             count += 1
             if count % 1_000 == 0:
                 most = max(most, own_memory())
-    assert count == 25 * 200 * 2 + 500 * 3
+    assert count == 15 * 200 * 2 + 300 * 3
     assert most - before < 24e6

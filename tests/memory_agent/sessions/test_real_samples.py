@@ -10,11 +10,14 @@ import pytest
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
+from memory_agent.settings import EmbedderSettings, Settings
 from tests.memory_agent.sessions.samples import read, said, write_document
 
 SHARED = next((folder for base in Path(__file__).parents if (folder := base.parent / "shared" / "data").is_dir()), None)
 TRANSCRIPTS = SHARED and SHARED / "transcripts"
 RUNS = SHARED and SHARED / "swe_runs_dev.json"
+
+WITHOUT_MODEL = Settings(embedder=EmbedderSettings(folder="none"))
 
 needs_data = pytest.mark.skipif(SHARED is None, reason="../shared/data is not available")
 
@@ -71,7 +74,7 @@ def test_real_runs_of_a_software_engineering_agent_become_runs_with_their_outcom
         write_document(tmp_path / f"{run['instance_id']}-{number}.traj.json", _as_written(run))
     events, counts = read(tmp_path)
     assert (counts.bad, counts.sessions) == (0, {"mini-swe-agent": 4})
-    with Memory.open(tmp_path / "alice") as memory:
+    with Memory.open(tmp_path / "alice", settings=WITHOUT_MODEL) as memory:
         report = memory.ingest(events)
         assert report.rejected == ()
         found = memory.runs.list(limit=10)
