@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,14 @@ def graph_file(cache: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def cache(tmp_path: Path, model_cache: Path) -> Path:
+    """A cache with the int8 graph and the tokenizer."""
+    for path in (*model_cache.glob("graph-*-int8-*.onnx"), *model_cache.glob("tokenizer-*.json")):
+        shutil.copyfile(path, tmp_path / path.name)
+    return tmp_path
+
+
 @pytest.mark.parametrize("setting", ["auto", "int8", "float32"])
 def test_after_fetch_a_start_needs_nothing_more(tmp_path: Path, setting: str) -> None:
     settings = msgspec.structs.replace(OFFLINE, scheme=setting)
@@ -40,40 +49,36 @@ def test_after_fetch_a_start_needs_nothing_more(tmp_path: Path, setting: str) ->
     embedder.close()
 
 
-def test_a_graph_of_one_scheme_is_not_taken_for_the_other(tmp_path: Path) -> None:
-    fetch_model(INT8, cache=tmp_path)
-    assert model_status(FLOAT32, cache=tmp_path, package="").state == "missing"
+def test_a_graph_of_one_scheme_is_not_taken_for_the_other(cache: Path) -> None:
+    assert model_status(FLOAT32, cache=cache, package="").state == "missing"
     with pytest.raises(ModelMissingError):
-        open_embedder(FLOAT32, cache=tmp_path, package="").close()
+        open_embedder(FLOAT32, cache=cache, package="").close()
 
 
-def test_a_damaged_graph_is_rebuilt_and_gives_the_same_bits(tmp_path: Path, int8_model: MiniLM) -> None:
-    fetch_model(INT8, cache=tmp_path)
-    path = graph_file(tmp_path)
+def test_a_damaged_graph_is_rebuilt_and_gives_the_same_bits(cache: Path, int8_model: MiniLM) -> None:
+    path = graph_file(cache)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    assert model_status(INT8, cache=tmp_path).state == "unbuilt"
-    embedder = open_embedder(INT8, cache=tmp_path)
+    assert model_status(INT8, cache=cache).state == "unbuilt"
+    embedder = open_embedder(INT8, cache=cache)
     assert np.array_equal(embedder.embed_query("the same bits"), int8_model.embed("the same bits"))
     embedder.close()
-    assert graph_file(tmp_path).read_bytes() != bytes(content)
+    assert graph_file(cache).read_bytes() != bytes(content)
 
 
-def test_a_truncated_graph_and_tokenizer_are_rebuilt(tmp_path: Path) -> None:
-    fetch_model(INT8, cache=tmp_path)
-    for path in (graph_file(tmp_path), next(tmp_path.glob("tokenizer-*.json"))):
+def test_a_truncated_graph_and_tokenizer_are_rebuilt(cache: Path) -> None:
+    for path in (graph_file(cache), next(cache.glob("tokenizer-*.json"))):
         path.write_bytes(path.read_bytes()[:1000])
-    open_embedder(INT8, cache=tmp_path).close()
-    assert model_status(INT8, cache=tmp_path).state == "ready"
+    open_embedder(INT8, cache=cache).close()
+    assert model_status(INT8, cache=cache).state == "ready"
 
 
-def test_a_damaged_graph_without_weights_is_a_missing_model(tmp_path: Path) -> None:
-    fetch_model(INT8, cache=tmp_path)
-    graph_file(tmp_path).write_bytes(b"damaged")
-    assert model_status(INT8, cache=tmp_path, package="").state == "missing"
+def test_a_damaged_graph_without_weights_is_a_missing_model(cache: Path) -> None:
+    graph_file(cache).write_bytes(b"damaged")
+    assert model_status(INT8, cache=cache, package="").state == "missing"
     try:
-        open_embedder(INT8, cache=tmp_path, package="").close()
+        open_embedder(INT8, cache=cache, package="").close()
     except ModelMissingError:
         return
     raise AssertionError("a damaged graph was used")

@@ -11,7 +11,7 @@ from sharing_world import World
 
 from memory_agent.embedders import Embedder
 
-settings.register_profile("deep", max_examples=1_600)
+settings.register_profile("deep", max_examples=2_000)
 
 
 @pytest.fixture

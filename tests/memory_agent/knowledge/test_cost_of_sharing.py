@@ -27,7 +27,7 @@ from ops.bench.shared import share
 from ops.bench.texts import events, passages, queries
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
-MEMORIES = 300
+MEMORIES = 100
 BOTH = ("local", "global")
 QUESTION = "what does staging need?"
 

@@ -537,7 +537,7 @@ class Model:
                 self.items[said] = (min(counts, key=lambda one: (-counts[one], one)), set(by_user))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(st.lists(steps, min_size=20, max_size=60))
 def test_items_match_a_model_after_any_offers_removals_and_upkeep(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, ...]]

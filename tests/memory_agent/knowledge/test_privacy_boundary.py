@@ -8,7 +8,7 @@ The journal may contain the id, version, type, policy and time of an announced i
 vector or figure, or anything about unpublished content, including offers. Once a removal has been announced and the
 journal compacted, only the item's fingerprint remains.
 
-`--hypothesis-profile deep` (`make fuzz`) runs ten times as many examples, with a new random seed each time.
+`--hypothesis-profile deep` (`make fuzz`) runs twenty times as many examples, with a new random seed each time.
 """
 
 from __future__ import annotations
@@ -467,11 +467,11 @@ class EncryptedSharingModel(SharingModel):
 TestSharing = pytest.mark.slow(pytest.mark.timeout(1_200)(SharingModel.TestCase))
 TestEncryptedSharing = pytest.mark.slow(pytest.mark.timeout(1_200)(EncryptedSharingModel.TestCase))
 TestSharing.settings = settings(
-    max_examples=settings.default.max_examples // 16,
+    max_examples=settings.default.max_examples // 20,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),  # shrinking a failure takes minutes, and examples are short
     derandomize=settings.get_current_profile_name() != "deep",
 )
-TestEncryptedSharing.settings = settings(TestSharing.settings, max_examples=settings.default.max_examples // 80)
+TestEncryptedSharing.settings = settings(TestSharing.settings, max_examples=settings.default.max_examples // 100)

@@ -59,7 +59,7 @@ def snippets(words: list[str], memories: list[tuple[str, str, str]]) -> list[tup
     return [(found[row],) if row in found else () for row in range(1, len(memories) + 1)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(words=queries, title=short, text=texts, tags=st.lists(st.sampled_from(["run", "a race", "b"]), max_size=3))
 @example(words=["run"], title="", text="run " * 60, tags=[])
 @example(

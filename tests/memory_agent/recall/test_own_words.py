@@ -244,7 +244,7 @@ def test_a_message_that_arrives_during_recalls_is_never_in_an_answer(tmp_path: P
 def test_an_approximate_index_still_answers_without_own_words(tmp_path: Path, embedder: Embedder) -> None:
     limited = StoreSettings(exact_search_limit=200)
     with Memory.open(tmp_path / "alice", embedder=embedder, store_settings=limited) as memory:
-        memory.ingest([message(number, timestamp=ago(9_999)) for number in range(600)], now=NOW)
+        memory.ingest([message(number, timestamp=ago(9_999)) for number in range(300)], now=NOW)
         memory.ingest([said(f"echo-{number}", 0) for number in range(40)], now=NOW)
         deadline_s = time.monotonic() + 60
         while memory.stats().index != "approximate":

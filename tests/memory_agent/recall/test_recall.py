@@ -344,14 +344,14 @@ def test_several_threads_recall_while_one_ingests(tmp_path: Path, embedder: Embe
         threads = [threading.Thread(target=recall, args=(memory,)) for _ in range(3)]
         for thread in threads:
             thread.start()
-        for start in range(0, 200, 20):
+        for start in range(0, 100, 20):
             report = memory.ingest([message(number) for number in range(start, start + 20)], now=NOW)
             memory.forget(report.record_ids[:5])
         done.set()
         for thread in threads:
             thread.join()
         assert failures == []
-        assert memory.stats().memories == 150
+        assert memory.stats().memories == 75
 
 
 def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(filled: Memory) -> None:

@@ -38,7 +38,7 @@ foreign = st.text(
     max_size=120,
 )
 texts = any_text | letters | words | foreign
-real = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+real = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @real

@@ -91,7 +91,7 @@ def fill(writer: Store | Archive, size: int) -> None:
     for number in range(100_000):
         with writer.batch() as batch:
             for place, vector in enumerate(vectors):
-                batch.put(memory(os.urandom(400).hex(), event_id=f"e-{number}-{place}"), vector)
+                batch.put(memory(os.urandom(1_200).hex(), event_id=f"e-{number}-{place}"), vector)
 
 
 @pytest.mark.parametrize("reserve_bytes", [512 << 10, 0], ids=["with a reserve", "to the last byte"])
