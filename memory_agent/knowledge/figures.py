@@ -58,7 +58,6 @@ _OFFSET_BYTES = 8
 _BOOST_STEPS = 5
 _CAUTIOUS = 0.6  # with .5, more weak effects are proven; with .7, more versions that a few users find worthless
 _HALVINGS = 50
-_CACHED = 4_096
 
 T = TypeVar("T")
 
@@ -146,14 +145,9 @@ def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> i
 
     If values were rounded to the nearest level instead, the mean of five users would shift by up to .1.
     """
+    offset = int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
     whole = 1 << 8 * _OFFSET_BYTES
-    offset = _offset(user, key, purpose)
     return (QUARTERS * total * whole + offset * count * _THOUSAND) // (count * _THOUSAND * whole)
-
-
-@lru_cache(_CACHED)  # each change of a vote reads it at least twice
-def _offset(user: bytes, key: bytes, purpose: bytes) -> int:
-    return int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -432,7 +426,7 @@ def _is_empty(part: Part) -> bool:
 
 
 def _quality(votes: Series[Quality], rules: Rules) -> Quality:
-    above = lower_bound(votes.levels, rules.doubt) - rules.prior
+    above = lower_bound(tuple(votes.levels), rules.doubt) - rules.prior
     share = min(max(above / rules.full_boost_above, 0.0), 1.0)
     return Quality(
         score=_rounded(shrunk_mean(votes.levels, rules.prior, rules.prior_weight), rules.score_step),
@@ -466,16 +460,12 @@ def mean(counts: Sequence[int]) -> float:
     return _total(counts) / sum(counts)
 
 
-def lower_bound(counts: Sequence[int], doubt: float) -> float:
+@lru_cache(4_096)  # many versions have the same few counts
+def lower_bound(counts: tuple[int, ...], doubt: float) -> float:
     """Return a lower bound of the population mean. The bound is wrong with a probability of at most `doubt`.
 
     `counts[i]` users are at level i of `len(counts)` equally spaced levels from 0 to 1.
     """
-    return _lower_bound(tuple(counts), doubt)
-
-
-@lru_cache(_CACHED)  # many versions have the same few counts
-def _lower_bound(counts: tuple[int, ...], doubt: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -116,7 +116,7 @@ class Tally:
             )
             score = _rounded(shrunk_mean(levels, PRIOR, PRIOR_WEIGHT))
             counts = _counted([part.uses for part in used.values()]), _in_steps(len(used))
-            return score, *counts, lower_bound(levels, DOUBT) > PRIOR
+            return score, *counts, lower_bound(tuple(levels), DOUBT) > PRIOR
 
         def rating() -> tuple[float, ...]:
             levels = self._levels({names(user): Fraction(one) for user, one in rated.items()}, "rating")
