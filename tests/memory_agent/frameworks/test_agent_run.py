@@ -106,9 +106,9 @@ def test_recalls_belong_to_the_innermost_open_run_of_their_user(memory: MemoryCl
 
 def test_a_long_request_is_cut_and_one_without_text_has_no_run(memory: MemoryClient) -> None:
     memory.remember("Staging needs the VPN")
-    with AgentRun(memory, f"{REQUEST}: " + "log line " * 100_000) as run:
+    with AgentRun(memory, f"{REQUEST}: " + f"{'x' * 200} " * 5_000) as run:
         assert "VPN" in run.block
-        run.output = "deployed " * 100_000
+        run.output = f"{'x' * 200} " * 5_000
     with AgentRun(memory, " \n") as blank:
         assert blank.block == ""
     assert outcomes(memory) == [("ended", "completed", False)]

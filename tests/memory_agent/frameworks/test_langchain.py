@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.frameworks import langchain
 from memory_agent.frameworks.langchain import MemoryChatHistory, MemoryRetriever, RunOutcomes
 from memory_agent.records.prompt_block import CLOSE, OPEN
+from tests.polling import wait_until
 
 
 @pytest.fixture
@@ -62,10 +62,8 @@ def test_a_run_credits_what_its_retriever_returned_and_its_answer_repeats(memory
     chain = MemoryRetriever(memory=memory) | (lambda documents: documents[0].page_content) | model
     chain.invoke("deploy the shop to staging", {"callbacks": [RunOutcomes(memory)]})
     chain.invoke("deploy the shop to staging")
-    until_s = time.monotonic() + 60
-    while not (run := memory.runs.list()[0]).used:
-        assert time.monotonic() < until_s
-        time.sleep(0.01)
+    wait_until(lambda: memory.runs.list()[0].used)
+    run = memory.runs.list()[0]
     assert (run.objective, run.outcome) == ("deploy the shop to staging", "completed")
     assert [use.record_id for use in run.used] == [record.id]
     assert len(memory.runs.list()) == 1

@@ -79,7 +79,7 @@ def test_an_item_is_returned_as_it_was_put_replaced_and_deleted(store: MemorySto
 
 
 def test_a_long_value_is_kept_whole_and_found_by_its_beginning(store: MemoryStore) -> None:
-    value = {"text": "Staging needs the VPN. " + "More. " * 20_000}
+    value = {"text": "Staging needs the VPN. " + f"{'x' * 200} " * 600}  # few tokens to embed
     store.put(("a",), "k", value)
     assert [item.value for item in store.search(("a",), query="what does staging need?")] == [value]
 
