@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -22,11 +23,13 @@ DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 REBOUND = "rebound.example"
 """A name that the browser resolves to this machine."""
 PATIENCE_MS = 60_000
-PAUSE_MS = 5
 ENDLESS = ("/v1/events", "/v1/blocks", "/page/session")
 """Paths of responses that are not read to the end."""
 
 _NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+_IS_LOADING = """() => new Promise((done) => requestAnimationFrame(() => setTimeout(() =>
+  done([...document.querySelectorAll("[role=status]")].some((one) => one.textContent.endsWith("…"))))))"""
+_FOUND = "() => [...checks.violations, ...checks.intruders(), ...[window.pwned].flat().filter(Boolean)]"
 _CHECKS = Path(__file__).with_name("checks.js")
 
 
@@ -75,16 +78,12 @@ class Tab:
 
     def settle(self) -> None:
         """Wait until no request is under way and the page shows no loading indicator."""
-        for _ in range(2):
-            self.page.wait_for_function(
-                "() => ![...document.querySelectorAll('[role=status]')].some(one => one.textContent.endsWith('…'))"
-            )
-            self.page.evaluate(_NEXT_FRAME)
-            waits = 0
-            while self._under_way:
-                waits += 1
-                assert waits * PAUSE_MS < PATIENCE_MS, [one.url for one in self._under_way]
-                self.page.wait_for_timeout(PAUSE_MS)
+        until_s = time.monotonic() + PATIENCE_MS / 1_000
+        calm_frames = 0
+        while calm_frames < 2:
+            assert time.monotonic() < until_s, [one.url for one in self._under_way]
+            is_busy = self.page.evaluate(_IS_LOADING) or self._under_way
+            calm_frames = 0 if is_busy else calm_frames + 1
 
     def press(self, *keys: str) -> None:
         """Press keys one after the other, once the page is rendered and handles them."""
@@ -121,8 +120,7 @@ class Tab:
     def check(self) -> None:
         """Fail if the page did anything that it must not do."""
         found = [one for one in self.problems if not any(word in one for word in self.expected)]
-        found += self.page.evaluate("() => [...checks.violations, ...checks.intruders()]")
-        found += [f"ran: {name}" for name in self.page.evaluate("() => [window.pwned].flat().filter(Boolean)")]
+        found += self.page.evaluate(_FOUND)
         assert not found, found
 
     def _on_dialog(self, dialog: Dialog) -> None:

@@ -54,7 +54,8 @@ def shared_tab(browser: Browser, filled_daemon: Filled) -> Iterator[Tab]:
 @pytest.fixture
 def tab(shared_tab: Tab) -> Iterator[Tab]:
     """A tab shared by the tests, because opening a tab costs a second. Checked after the test."""
-    shared_tab.page.set_viewport_size(DESKTOP)
+    if shared_tab.page.viewport_size != DESKTOP:
+        shared_tab.page.set_viewport_size(DESKTOP)
     shared_tab.forget_problems()
     shared_tab.switch_user(USER)
     yield shared_tab
