@@ -2,6 +2,7 @@
 
 window.checks = {
   violations: [],
+  stops: [],
 
   /** Elements that can come only from text rendered as HTML, and links to elsewhere. */
   intruders() {
@@ -25,8 +26,9 @@ window.checks = {
     return found;
   },
 
-  /** The controls that Tab should reach, each with a number; of radio buttons, the checked one. */
+  /** The controls that Tab should reach, each with a number; of radio buttons, the checked one. Empties `stops`. */
   controls() {
+    checks.stops = [];
     const named = (one) => `${one.localName} ${one.className} ${(one.ariaLabel ?? one.textContent ?? "").trim().slice(0, 40)}`;
     return [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")]
       .filter((one) => one.tabIndex >= 0 && !one.disabled && one.checkVisibility({ visibilityProperty: true }))
@@ -35,14 +37,6 @@ window.checks = {
         one.dataset.number = number;
         return { number, name: named(one) };
       });
-  },
-
-  /** The number of the focused control and whether its focus is seen, or null. */
-  focused() {
-    const one = document.activeElement;
-    if (!one.dataset.number) return null;
-    const { outlineStyle, outlineWidth, boxShadow } = getComputedStyle(one);
-    return { number: Number(one.dataset.number), isSeen: (outlineStyle !== "none" && parseFloat(outlineWidth) > 0) || boxShadow !== "none" };
   },
 
   /** What reaches beyond the window and is not in something that scrolls or cuts. */
@@ -62,6 +56,15 @@ window.checks = {
     return [...sideways, ...beyond.slice(0, 5).map((one) => `${one.localName}.${one.className}`)];
   },
 };
+
+/* Adds a numbered control that gets the focus to `stops`, with whether its focus is seen. */
+addEventListener("focusin", ({ target }) => {
+  const number = Number(target.dataset.number ?? NaN);
+  if (Number.isNaN(number) || window.checks.stops.at(-1)?.number === number) return;
+  const { outlineStyle, outlineWidth, boxShadow } = getComputedStyle(target);
+  const isSeen = (outlineStyle !== "none" && parseFloat(outlineWidth) > 0) || boxShadow !== "none";
+  window.checks.stops.push({ number, isSeen });
+});
 
 addEventListener("securitypolicyviolation", ({ violatedDirective, blockedURI, sample }) => {
   window.checks.violations.push(`${violatedDirective}: ${blockedURI} ${sample}`);
