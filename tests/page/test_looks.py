@@ -13,8 +13,10 @@ from tests.page.conftest import Filled, OpenTab
 from tests.page.hostile import FEW, TEXTS, as_id
 
 _RUN_AXE = "options => axe.run({ resultTypes: ['violations'], ...options }).then(({ violations }) => violations)"
-_OF_COLOURS = {"runOnly": ["color-contrast", "link-in-text-block"]}
-"""The rules whose result depends on the theme."""
+_COLOURS = ("color-contrast", "link-in-text-block")
+"""The rules whose result depends on the theme, and hardly on the size. They take most of the time."""
+_ONLY_COLOURS = {"runOnly": _COLOURS}
+_NO_COLOURS = {"rules": {rule: {"enabled": False} for rule in _COLOURS}}
 PLACES: dict[str, tuple[str, dict[str, str]]] = {view: (view, {}) for view in VIEWS} | {
     "a search": ("search", {"q": "script"}),
     "a shared search": ("shared", {"tab": "search", "q": "script"}),
@@ -41,12 +43,12 @@ def fits(tab: Tab) -> list[str]:
 
 def looked_at(tab: Tab) -> dict[str, list[str]]:
     """Return the faults of the view shown, in both themes and at the size of a phone."""
-    found = {"light": axe(tab), "phone": fits(tab)}
+    found = {"light": axe(tab)}
     tab.press("t")
-    found["phone, dark"] = axe(tab)
+    found["dark"] = axe(tab, **_ONLY_COLOURS)
+    tab.press("t")
+    found["phone"] = fits(tab) + axe(tab, **_NO_COLOURS)
     tab.page.set_viewport_size(DESKTOP)
-    found["dark"] = axe(tab, **_OF_COLOURS)
-    tab.press("t")
     return {where: problems for where, problems in found.items() if problems}
 
 
@@ -90,6 +92,9 @@ def test_the_dialogs_and_the_menu_are_accessible_and_fit(open_tab: OpenTab, fill
     tab.page.get_by_role("button", name="Menu").click()
     expect(tab.page.get_by_role("link", name="Quarantine")).to_be_visible()
     found["menu"] = axe(tab) + fits(tab)
+    tab.page.emulate_media(color_scheme="dark")
+    expect(tab.page.locator("html")).to_have_attribute("data-theme", "dark")
+    found["dark menu"] = axe(tab, **_ONLY_COLOURS)  # the bar above a phone's view is on no desktop
     tab.page.get_by_role("link", name="Erase").click()
     tab.page.get_by_label("The session's id").fill(as_id(f"session {TEXTS['script']}"))
     tab.page.get_by_role("button", name="Erase …").click()
