@@ -69,7 +69,7 @@ def test_it_is_rarely_proven_even_at_any_of_many_looks(low: int, high: int, prio
         for highs, chance in after.items():
             counts = [0] * 5
             counts[low], counts[high] = users - highs, highs
-            if users >= 5 and lower_bound(counts, DOUBT) > prior:
+            if users >= 5 and lower_bound(tuple(counts), DOUBT) > prior:
                 proven += chance
             else:
                 unproven[highs] = chance
