@@ -78,14 +78,13 @@ class NodeProcess:
             "address": self.daemon.ready["endpoints"]["listen"][0],
         } | differing
         address = values.pop("address")
-        settings = (values.pop("set"),) if "set" in values else self.settings
         return [
             *self.prefix,
             PROGRAM,
             "join",
             address,
             *(word for name, value in values.items() for word in (f"--{name}", value)),
-            *(word for setting in settings for word in ("--set", setting)),
+            *(word for setting in self.settings for word in ("--set", setting)),
         ]
 
     def start(self) -> None:

@@ -17,9 +17,11 @@ import pytest
 from trace_collector import Collector, collecting
 
 STOP_TIMEOUT_S = 60
+ONE_HOST = ("daemon.dedicated_hosts=0", "daemon.shared_hosts=1")
+"""All users share one host. A host takes 1.2 s of processor time to start, and a hundredth of a core while it waits
+(measured)."""
 FEW_HOSTS = "daemon.dedicated_hosts=2"
-"""The first two users have separate hosts; all other users share two hosts. A host takes 1.2 s of processor time to
-start, and a hundredth of a core while it waits (measured)."""
+"""The first two users have separate hosts; all other users share two hosts."""
 
 
 class DaemonProcess:

@@ -13,7 +13,7 @@ import pytest
 
 from memory_agent import MemoryClient
 from tests.end_to_end.cluster import NodeProcess, cluster_daemon, nodes, place, until
-from tests.end_to_end.conftest import short_folder
+from tests.end_to_end.conftest import ONE_HOST, short_folder
 
 HERE, THERE = "10.211.7.1", "10.211.7.2"
 
@@ -52,7 +52,7 @@ def test_users_of_a_machine_behind_a_cut_cable_are_answered_elsewhere(
 ) -> None:
     prefix, cable = machine_apart
     with short_folder() as folder, short_folder() as other:
-        daemon = cluster_daemon(Path(folder), address=HERE)
+        daemon = cluster_daemon(Path(folder), *ONE_HOST, address=HERE)
         node = None
         try:
             daemon.start()

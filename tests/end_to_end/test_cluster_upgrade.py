@@ -27,7 +27,7 @@ from memory_agent.verbs.protocol import HOST_PROTOCOL
 from memory_agent.version import VERSION
 from relay import Publisher, relay_endpoints
 from tests.end_to_end.cluster import PROGRAM, NodeProcess, cluster_daemon, nodes, place, until
-from tests.end_to_end.conftest import DaemonProcess, short_folder
+from tests.end_to_end.conftest import ONE_HOST, DaemonProcess, short_folder
 
 pytestmark = pytest.mark.slow
 
@@ -200,7 +200,7 @@ def files_with(text: bytes, *folders: Path) -> list[Path]:
 def test_daemon_and_machine_are_upgraded_one_after_the_other_without_losing_or_doubling_an_event() -> None:
     with short_folder() as home, short_folder() as folder, short_folder() as packages, short_folder() as keys:
         words = {version: make_version(version, Path(packages) / version) for version in CHANGES}
-        daemon = cluster_daemon(Path(home), "daemon.dedicated_hosts=0", f"encryption.keys_folder={keys}")
+        daemon = cluster_daemon(Path(home), *ONE_HOST, f"encryption.keys_folder={keys}")
         node = None
         try:
             daemon.start()
