@@ -6,15 +6,14 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import forking, serve
 from polling import wait_until
 from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
@@ -109,11 +108,18 @@ def test_a_user_with_damaged_records_is_erased_without_reading(data_dir: Path) -
     require_gone(data_dir)
 
 
+@pytest.fixture(scope="module")
+def erase_killed() -> Iterator[Callable[..., int]]:
+    """Calls `erase_until_killed` in a process, and returns its exit status."""
+    with forking(__file__) as run:
+        yield run
+
+
 @pytest.mark.parametrize("step", STEPS)
-def test_an_erasure_killed_at_any_step_continues_at_the_next_start(step: str, data_dir: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # makes the test helpers importable
-    killed = subprocess.run([sys.executable, __file__, str(data_dir), step], env=environment, timeout=120)
-    assert killed.returncode == -signal.SIGKILL
+def test_an_erasure_killed_at_any_step_continues_at_the_next_start(
+    step: str, data_dir: Path, erase_killed: Callable[..., int]
+) -> None:
+    assert erase_killed(data_dir, step) == -signal.SIGKILL
     with served(data_dir) as gateway:
         wait_until(lambda: not files_with(SECRET, data_dir))
         assert not user_folder(data_dir, "alice").exists()
@@ -134,7 +140,7 @@ def test_a_half_removed_user_is_removed_at_startup(embedder: Embedder) -> None:
             assert len(list(folder.rglob("bob"))) == 2
 
 
-def erase_until_killed(data_dir: Path, step: str) -> None:
+def erase_until_killed(folder: str, step: str) -> None:
     """Serve, erase alice, and kill this process with SIGKILL immediately before a step."""
     import shutil
 
@@ -154,10 +160,10 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
         "rmtree": (shutil, "rmtree"),
         "answer": (DaemonEraser, "_is_compacted"),
     }
-    with served(data_dir) as gateway, client(gateway, "alice") as alice:
+    with served(Path(folder)) as gateway, client(gateway, "alice") as alice:
         setattr(*place[step], die)
         alice.erasure.erase_user()
 
 
 if __name__ == "__main__":
-    erase_until_killed(Path(sys.argv[1]), sys.argv[2])
+    serve(erase_until_killed)
