@@ -82,6 +82,12 @@ def supervised(request: pytest.FixtureRequest) -> Iterator[Supervised]:
         Broker(Path(folder)).start().stop()  # the journal is free again
 
 
+@pytest.fixture(scope="module")
+def host(supervised: Supervised) -> Host:
+    """A host that the tests share. With Ray, it is a process, which takes a second to start."""
+    return supervised.supervisor.start_host()
+
+
 def test_relay_and_embedder_listen_and_are_listed(supervised: Supervised) -> None:
     form = supervised.supervisor.form
     assert ("ray" in supervised.listens) == (form == "full") == any("Ray" in part for part in supervised.progress)
@@ -133,29 +139,21 @@ def test_an_ended_host_is_gone(supervised: Supervised) -> None:
     supervised.run(go())
 
 
-def test_a_host_that_does_not_answer_in_time_is_reported(supervised: Supervised) -> None:
+def test_a_host_that_does_not_answer_in_time_is_reported(supervised: Supervised, host: Host) -> None:
     async def go() -> None:
-        hosts = supervised.hosts()
-        await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
-        (host,) = hosts._pool._used.values()
+        assert await host.pid(60.0) > 0
         with pytest.raises(DeadlineExceededError, match=host.name):
             await host.keep_up(1e-6, fill_vectors=False)
-        await hosts.close()
 
     supervised.run(go())
 
 
-def test_only_an_actor_has_an_address_in_ray(supervised: Supervised) -> None:
-    async def go() -> None:
-        host = supervised.supervisor.start_host()
-        if supervised.supervisor.form == "full":
-            assert host.address.actor == host.name
-        else:
-            with pytest.raises(UnavailableError, match="without Ray"):
-                host.address  # noqa: B018
-        host.end()
-
-    supervised.run(go())
+def test_only_an_actor_has_an_address_in_ray(supervised: Supervised, host: Host) -> None:
+    if supervised.supervisor.form == "full":
+        assert host.address.actor == host.name
+    else:
+        with pytest.raises(UnavailableError, match="without Ray"):
+            host.address  # noqa: B018
 
 
 def test_a_failed_relay_is_started_again(supervised: Supervised) -> None:
@@ -249,26 +247,24 @@ def test_a_relay_whose_thread_ends_ends_the_daemon(supervised: Supervised) -> No
 
 
 @with_ray
-def test_ray_listens_on_loopback_alone(supervised: Supervised) -> None:
+def test_ray_listens_on_loopback_alone(supervised: Supervised, host: Host) -> None:
     assert supervised.cluster.address.startswith("127.0.0.1:")
-    listening = supervised.run(_listening_beside_a_user(supervised))
+    listening = supervised.run(_listening_beside(host))
     assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
     assert {address for _, address in listening} == {"127.0.0.1"}
 
 
-async def _listening_beside_a_user(supervised: Supervised) -> set[tuple[str, str]]:
-    """Return (process, address) of each listening socket of this test and Ray while a user is awake."""
-    hosts = supervised.hosts()
-    await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
+async def _listening_beside(host: Host) -> set[tuple[str, str]]:
+    """Return (process, address) of each listening socket of this test and Ray while the host runs."""
+    pid = await host.pid(60.0)
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    listening = {
+    assert pid in {process.pid for process in family}
+    return {
         (process.name(), connection.laddr.ip.removeprefix("::ffff:"))
         for process in family
         for connection in process.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     }
-    await hosts.close()
-    return listening
 
 
 def test_a_request_while_the_user_falls_asleep_is_answered(supervised: Supervised) -> None:
@@ -291,9 +287,8 @@ def test_a_request_while_the_user_falls_asleep_is_answered(supervised: Supervise
 
 
 @with_ray
-def test_a_killed_host_is_restarted_and_not_gone(supervised: Supervised) -> None:
+def test_a_killed_host_is_restarted_and_not_gone(supervised: Supervised, host: Host) -> None:
     async def go() -> None:
-        host = supervised.supervisor.start_host()
         os.kill(await host.pid(60.0), signal.SIGKILL)
         async with asyncio.timeout(60.0):
             while await _answers(host):
@@ -302,7 +297,6 @@ def test_a_killed_host_is_restarted_and_not_gone(supervised: Supervised) -> None
         async with asyncio.timeout(60.0):
             while not await _answers(host):
                 await asyncio.sleep(0.05)
-        host.end()
 
     supervised.run(go())
 
@@ -315,16 +309,14 @@ async def _answers(host: Host) -> bool:
 
 
 @with_ray
-def test_ray_keeps_no_record_of_calls(supervised: Supervised) -> None:
+def test_ray_keeps_no_record_of_calls(supervised: Supervised, host: Host) -> None:
     """Regression: the gcs kept a record of 5 KB (measured) for each of the last 100,000 calls."""
 
     async def go() -> int:
-        host = supervised.supervisor.start_host()
         await _asked(host, 200)
         before = _own_bytes(gcs)
         await _asked(host, 1_000)
         await asyncio.sleep(1.5)  # gcs receives the records once a second
-        host.end()
         return _own_bytes(gcs) - before
 
     (gcs,) = (process for process in supervised.cluster._system if process.name() == "gcs_server")
@@ -365,14 +357,12 @@ def test_a_run_begins_once_even_if_its_host_is_killed(supervised: Supervised) ->
     assert first == again
 
 
-def test_an_unexpected_error_is_reported_and_not_retried(supervised: Supervised) -> None:
+def test_an_unexpected_error_is_reported_and_not_retried(supervised: Supervised, host: Host) -> None:
     async def go() -> MemoryAgentError:
-        host = supervised.supervisor.start_host()
         await host.pid(60.0)
         with pytest.raises(MemoryAgentError, match="TypeError") as caught:
             await host.sleep(["no user id"], 60.0)  # type: ignore[arg-type]
         await host.pid(60.0)
-        host.end()
         return caught.value
 
     error = supervised.run(go())
