@@ -39,7 +39,9 @@ _MEGABYTE = 1e6
 def measure(growth: Growth) -> dict[str, Any]:
     """Return the measurements of the growth and of each store size."""
     batches = _without_first(growth)
-    sizes = {size: _of_size(folder, _around(size, batches)) for size, folder in growth.folders.items()}
+    with tempfile.TemporaryDirectory() as empty:
+        none = _resident_apart(Path(empty) / "user")
+    sizes = {size: _of_size(folder, _around(size, batches), none) for size, folder in growth.folders.items()}
     costs = [one["processor_ms_a_memory"] for one in sizes.values()]
     return {
         "sizes": {str(size): one | {"targets": TARGETS.get(size, {})} for size, one in sizes.items()},
@@ -65,10 +67,10 @@ def _worst(taken_ms: Sequence[float]) -> dict[str, float]:
     return {"median_ms": round(median, 2), "most_ms": round(most, 1), "ratio": round(most / median, 2)}
 
 
-def _of_size(folder: Path, batches: Sequence[Batch]) -> dict[str, Any]:
+def _of_size(folder: Path, batches: Sequence[Batch], none: dict[str, float]) -> dict[str, Any]:
+    """`none`: the memory use of a process that opens an empty folder."""
     memories = sum(batch.count for batch in batches)
-    with tempfile.TemporaryDirectory() as empty:
-        grown, none = _resident_apart(folder), _resident_apart(Path(empty) / "user")
+    grown = _resident_apart(folder)
     return {
         "processor_ms_a_memory": round(sum(batch.processor_ms for batch in batches) / memories, 3),
         "wall_ms_a_memory": round(sum(batch.wall_ms for batch in batches) / memories, 3),

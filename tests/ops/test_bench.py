@@ -69,7 +69,7 @@ MEASURED_TOGETHER = (recall, triggers, http, mcp, hook)
 @pytest.fixture(scope="module")
 def store() -> Iterator[Path]:
     """The folder of a small memory, which each part copies."""
-    with filled_store(250) as folder:
+    with filled_store(100) as folder:
         yield folder
 
 
@@ -101,6 +101,10 @@ def one_daemon(running_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def own_if_light(full_daemon: Path, settings: Settings) -> AbstractContextManager[Path]:
     """Start a new daemon if the settings exclude Ray; otherwise, use `full_daemon`."""
     return temporary_daemon(settings) if settings.daemon.light else nullcontext(full_daemon)
+
+
+def shared_of(light_daemon: Path, full_daemon: Path, settings: Settings) -> AbstractContextManager[Path]:
+    return nullcontext(light_daemon if settings.daemon.light else full_daemon)
 
 
 def fewer(monkeypatch: pytest.MonkeyPatch, part: ModuleType, **numbers: int) -> None:
@@ -207,12 +211,12 @@ def test_events_of_a_growing_memory_go_on_where_they_ended_and_carry_their_tags(
 
 @pytest.mark.slow
 def test_measuring_a_growing_memory_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    fewer(monkeypatch, cost, turns=2, questions=5, counted=2)
-    fewer(monkeypatch, ingesting, turns=1, turns_with_model=1, questions=20, events=1_000)
+    fewer(monkeypatch, cost, turns=2, questions=5, warm_up=2, counted=2)
+    fewer(monkeypatch, ingesting, turns=1, turns_with_model=1, questions=10, warm_up=2, events=1_000)
     fewer(
-        monkeypatch, sys.modules["ops.bench.grown_stores"], basis=200
+        monkeypatch, sys.modules["ops.bench.grown_stores"], basis=100
     )  # embedded passages; all others are mixtures of these
-    fewer(monkeypatch, filters, queries=2)
+    fewer(monkeypatch, filters, queries=2, warm_up=2)
     with grown_stores((1_000, 2_000)) as growth:
         assert sum(batch.count for batch in growth.batches) == 2_200
         parts = {part.__name__.rpartition(".")[2]: part.measure(growth) for part in (cost, ingesting, storage, filters)}
@@ -301,9 +305,9 @@ def test_the_memory_of_a_process_and_of_its_children_is_measured() -> None:
 
 @pytest.mark.slow
 def test_measuring_recall_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    fewer(monkeypatch, recall, questions=10, warm_up=10)
+    fewer(monkeypatch, recall, turns=2, questions=10, warm_up=5)
     rows = {row.figure: row for row in all_rows({"recall": recall.measure(store)})}
-    assert "recall through RPC, 250 memories, p50" in rows
+    assert "recall through RPC, 100 memories, p50" in rows
 
 
 @pytest.mark.slow
@@ -320,8 +324,8 @@ def test_measuring_a_servers_model_makes_rows(monkeypatch: pytest.MonkeyPatch) -
 def test_measuring_an_archive_makes_rows(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, archiving, turns=1, batches=2)
     rows = {row.figure: row for row in all_rows({"archiving": archiving.measure(store)})}
-    assert rows["archive, 250 memories, restored with 2 increments"].target == "≤ 1000 ms"
-    assert "archive, 250 memories, batch of 25, with archiving, relative to one without it" in rows
+    assert rows["archive, 100 memories, restored with 2 increments"].target == "≤ 1000 ms"
+    assert "archive, 100 memories, batch of 25, with archiving, relative to one without it" in rows
 
 
 @pytest.mark.slow
@@ -348,7 +352,7 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
     monkeypatch.setattr(light, "_STARTS", {True: 1, False: 1})
     figures = light.measure(store)
     rows = {row.figure: row for row in all_rows({"light": figures})}
-    assert rows["light: resident, one user with 250 memories"].target == "≤ 200 MB"
+    assert rows["light: resident, one user with 100 memories"].target == "≤ 200 MB"
     assert rows["light: time from start to ready"].target == "≤ 1.5 s"
     assert figures["light"]["processes"] == 1
     assert figures["light"]["pss_mb"] < figures["full"]["pss_mb"] / 2
@@ -356,11 +360,13 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_machines_makes_rows(full_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_machines_makes_rows(
+    running_daemon: Path, full_daemon: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both parts share two machines, and use `full_daemon` as the single machine. Each Ray start takes 3 to 8 s."""
     fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=2, stored=5, events=5, recalls=2, turns=1)
     with nodes.cluster_daemon() as cluster, nodes.joined_machine(*cluster) as node:
-        monkeypatch.setattr(nodes, "temporary_daemon", partial(own_if_light, full_daemon))
+        monkeypatch.setattr(nodes, "temporary_daemon", partial(shared_of, running_daemon, full_daemon))
         monkeypatch.setattr(nodes, "cluster_daemon", lambda: nullcontext(cluster))
         monkeypatch.setattr(nodes, "joined_machine", lambda *_, **_options: nullcontext(node))
         rows = {row.figure: row for row in all_rows({"nodes": nodes.measure(users=3)})}
@@ -413,16 +419,11 @@ import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from memory_agent.evaluation import temporary_daemon
-from memory_agent.settings import DaemonSettings, Settings
 from ops.bench import hosts
 
-store, full_daemon = map(Path, sys.argv[1:])
-one_host, two_hosts = Settings(daemon=DaemonSettings(light=True)), hosts._settings(2)
-hosts._settings = lambda count: one_host if count == 1 else two_hosts
-hosts.temporary_daemon = lambda settings: (
-    temporary_daemon(settings) if settings is one_host else nullcontext(full_daemon)
-)
+store, *daemons = map(Path, sys.argv[1:])
+hosts._settings = lambda count: count
+hosts.temporary_daemon = lambda count: nullcontext(daemons[count - 1])
 hosts._CALLS, hosts._CALL_TURNS, hosts._QUESTIONS, hosts._TURNS, hosts._WARM_UP = 20, 1, 5, 1, 5
 hosts._RECALLS, hosts._LOAD_TURNS, hosts._EVENTS = 3, 1, 5
 print(json.dumps(hosts.measure(store)))
@@ -439,11 +440,11 @@ def _in_a_process_of_its_own(program: str, *arguments: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_hosts_makes_rows(store: Path, full_daemon: Path) -> None:
-    """Measures only a few calls, recalls and events. The daemon with a single host runs without Ray, and `full_daemon`
-    is the one with two hosts. Checks only that figures exist.
+def test_measuring_hosts_makes_rows(store: Path, running_daemon: Path, full_daemon: Path) -> None:
+    """Measures only a few calls, recalls and events. `running_daemon` has one host, `full_daemon` has two. Checks only
+    that figures exist.
     """
-    figures = json.loads(_in_a_process_of_its_own(_FEW_HOSTS, store, full_daemon))
+    figures = json.loads(_in_a_process_of_its_own(_FEW_HOSTS, store, running_daemon, full_daemon))
     rows = {row.figure: row for row in all_rows({"hosts": figures})}
     assert {"hosts, empty call over a socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
     assert rows["recall through RPC minus recall in process, in multiples of one embedding"].target == "≤ 1.2"
