@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from pathlib import Path
 
 import pytest
 
@@ -56,19 +55,6 @@ def test_users_sleep_when_idle_and_wake_on_a_request(own_daemon: DaemonProcess) 
         with ask(own_daemon, user_id) as client:
             found = client.recall("favourite colour").memories
             assert [memory.record.text for memory in found] == [f"The favourite colour of {user_id} is blue"]
-
-
-def test_a_daemon_imports_no_module_of_the_folder_that_it_is_started_in(
-    own_full_daemon: DaemonProcess, tmp_path: Path
-) -> None:
-    """A project may contain a module with any name."""
-    for name in ("memory_agent", "relay", "msgspec", "numpy", "json"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the project is imported')")
-    own_full_daemon.start(cwd=tmp_path)
-    with MemoryClient("outside", data_dir=own_full_daemon.data_dir) as memory:
-        record = memory.remember("The staging cluster is in eu-west-1")
-        assert [found.id for found in memory.get([record.id])] == [record.id]
-    assert "module of the project" not in own_full_daemon.log()
 
 
 def test_a_broken_user_delays_no_other_and_loses_nothing(rough_daemon: DaemonProcess) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -39,9 +40,14 @@ def sockets(daemon: DaemonProcess) -> list[str]:
 
 
 def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
-    own_full_daemon: DaemonProcess, family: Family
+    own_full_daemon: DaemonProcess, family: Family, tmp_path: Path
 ) -> None:
-    own_full_daemon.start()
+    """Also tests that no process imports a module of the folder that the daemon is started in: a project may contain a
+    module with any name.
+    """
+    for name in ("memory_agent", "relay", "msgspec", "numpy", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the project is imported')")
+    own_full_daemon.start(cwd=tmp_path)
     with MemoryClient("vera", data_dir=own_full_daemon.data_dir) as client:
         client.remember(TEXT)
         roles = sorted(family.by_role())
@@ -52,6 +58,7 @@ def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
             if role not in ENDS:
                 assert kill(family, role, client).startswith("recovered"), role
         assert TEXT in [one.record.text for one in client.recall("spare key").memories]
+    assert "module of the project" not in own_full_daemon.log()
     assert sockets(own_full_daemon) != []
     assert own_full_daemon.stop() == 0
     assert until_gone(family) == []
