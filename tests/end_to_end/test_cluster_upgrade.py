@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 NEXT, INCOMPATIBLE = "99.0.0", "100.0.0"
-PAUSE_S = 0.5  # each change takes over 5 s, so ten rounds of events fall into it
+PAUSE_S = 1.0  # each change takes over 5 s, so five rounds of events fall into it
 BUSY_S = 240.0  # on a busy machine, Ray may try again after a minute
 CHANGES = {
     NEXT: (

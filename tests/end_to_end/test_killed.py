@@ -23,7 +23,7 @@ from ops.process_memory import process_tree
 from .conftest import DaemonProcess, environment
 
 USERS = ["alice", "bob", "carol"]
-EVENTS = 900
+EVENTS = 450
 PUBLISHER = Path(__file__).with_name("publish_numbered.py")
 
 
@@ -37,9 +37,10 @@ def acknowledged(acked: Path) -> list[str]:
 
 
 def part_pid(daemon: DaemonProcess, name: str) -> int | None:
+    """Return the pid of the first part whose name begins with `name`."""
     with MemoryClient(data_dir=daemon.data_dir) as client:
         try:
-            return next((part.pid for part in client.status().parts if part.name == name), None)
+            return next((part.pid for part in client.status().parts if part.name.startswith(name)), None)
         except MemoryAgentError:
             return None
 
@@ -73,12 +74,13 @@ def stored_events(daemon: DaemonProcess) -> dict[str, Counter[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_acknowledged_event_is_stored_once_after_any_kill(own_full_daemon: DaemonProcess) -> None:
+    own_full_daemon.configure("daemon.dedicated_hosts=1", "daemon.shared_hosts=1")
     own_full_daemon.start()
     acked = own_full_daemon.data_dir / "acked.txt"
     publisher = start_publisher(own_full_daemon, acked)
     try:
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 6)
-        kill_part(own_full_daemon, "user-alice")
+        kill_part(own_full_daemon, "user-")
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 3)
         kill_part(own_full_daemon, "relay")
         wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 2)
@@ -101,8 +103,8 @@ def test_a_light_daemon_killed_at_any_moment_stores_every_acknowledged_event_onc
     acked = own_daemon.data_dir / "acked.txt"
     publisher = start_publisher(own_daemon, acked)
     try:
-        for part in range(1, 6):
-            wait_until(lambda part=part: len(acknowledged(acked)) >= EVENTS * part // 6)
+        for part in range(1, 5):
+            wait_until(lambda part=part: len(acknowledged(acked)) >= EVENTS * part // 5)
             own_daemon.kill()
             own_daemon.start()
         assert publisher.wait(timeout=200) == 0
