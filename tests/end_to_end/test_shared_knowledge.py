@@ -21,7 +21,7 @@ from memory_agent.records.shared import GlobalRecord, SharedChange
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, Identity, Scope, Subscriber, create_key, relay_endpoints
 
-from .conftest import DaemonProcess, environment
+from .conftest import ONE_HOST, DaemonProcess, environment
 from .test_killed import part_pid, wait_until
 
 FIX = "The deploy to staging hangs while the VPN is off: connect it first"
@@ -58,6 +58,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_full_daemon: DaemonProcess) -> None:
+    own_full_daemon.configure(*ONE_HOST)
     own_full_daemon.start()
     with (
         client_of(own_full_daemon, "ann") as ann,
