@@ -108,9 +108,10 @@ def client(daemon: DaemonProcess, user_id: str) -> MemoryClient:
     return MemoryClient(user_id, data_dir=daemon.data_dir)
 
 
-def stored(daemon: DaemonProcess, user_id: str, text: str) -> None:
+def stored(daemon: DaemonProcess, user_id: str, text: str, id: str | None = None) -> None:
+    """Store a memory. With an `id`, the daemon repeats the request if a host dies."""
     with client(daemon, user_id) as own:
-        own.remember(text)
+        own.remember(text, id=id)
 
 
 def texts(daemon: DaemonProcess, user_id: str) -> list[str]:
@@ -363,7 +364,7 @@ def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards
         process.send_signal(signal.SIGSTOP)
     try:
         assert texts(daemon, user_id) == sorted([NOTE, *published])
-        stored(daemon, user_id, "staging is reset on Mondays")
+        stored(daemon, user_id, "staging is reset on Mondays", id="reset")
     finally:
         for process in family:
             process.send_signal(signal.SIGCONT)
