@@ -25,6 +25,7 @@ _ROLES = (
     ("DashboardAgent", "Ray dashboard agent"),
     ("dashboard/dashboard", "Ray dashboard"),
     ("RuntimeEnvAgent", "Ray runtime env"),
+    ("runtime_env_agent.py", "Ray runtime env"),
     ("log_monitor", "Ray log monitor"),
     ("autoscaler", "Ray monitor"),
     (":HostActor", "host"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ import ray.exceptions
 import ray.job_config
 import ray.util.scheduling_strategies
 
+from memory_agent.daemon import runtime_env_agent
 from memory_agent.daemon.ray_folder import RayFolder
 from memory_agent.errors import UnavailableError
 
@@ -46,6 +48,7 @@ HOSTS_OF_A_NODE = 100_000  # the resource only chooses the machine
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
 _CHECK_S = 0.5
 _AGENT = "--dashboard_agent_command="
+_RUNTIME_ENV_AGENT = "--runtime_env_agent_command="
 _PORTS_OF_AGENT = (
     ray._raylet.DASHBOARD_AGENT_LISTEN_PORT_NAME,
     ray._raylet.METRICS_AGENT_PORT_NAME,
@@ -117,16 +120,22 @@ def lean_and_on_loopback() -> Iterator[None]:
 
 
 def _start_without_agent(start: Callable[..., Any], command: list[str], process_type: str, **options: Any) -> Any:
-    """Start a Ray process; give a raylet `cat` as its dashboard's agent.
+    """Start a Ray process; give a raylet `cat` as its dashboard's agent, and start its agent for runtime environments
+    at the first request (`runtime_env_agent`).
 
-    A raylet needs an agent process, and waits for the files with the agent's ports. `cat` reads the pipe that the
+    A raylet needs its agent processes, and waits for the files with the agents' ports. `cat` reads the pipe that the
     raylet gives its agent, so it ends with the raylet, even if that is killed.
     """
     if process_type == ray_constants.PROCESS_TYPE_RAYLET:
         values = dict(option.partition("=")[::2] for option in command)
         for name in _PORTS_OF_AGENT:
             ray._raylet.persist_port(values["--session_dir"], values["--node_id"], name, _NO_PORT)
+        port_file = f"{values['--session_dir']}/{ray._raylet.RUNTIME_ENV_AGENT_PORT_NAME}_{values['--node_id']}"
+        waiting = subprocess.list2cmdline(
+            [sys.executable, "-I", "-S", runtime_env_agent.__file__, values["--node_ip_address"], port_file]
+        )
         command = [f"{_AGENT}cat -" if option.startswith(_AGENT) else option for option in command]
+        command = [option.replace(_RUNTIME_ENV_AGENT, f"{_RUNTIME_ENV_AGENT}{waiting} ") for option in command]
     return start(command, process_type, **options)
 
 

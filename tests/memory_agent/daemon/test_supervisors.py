@@ -22,6 +22,7 @@ from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.local_supervisor import LocalSupervisor, ThreadHost
 from memory_agent.daemon.ray_supervisor import Cluster, RaySupervisor
+from memory_agent.daemon.raylet import ray
 from memory_agent.daemon.supervisor import Endpoints, Host, Supervisor
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.layout import Layout
@@ -30,6 +31,7 @@ from memory_agent.records.trajectories import Trajectory
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from memory_agent.verbs.params import NoParams, RunBeginParams, RunListParams
 from memory_agent.verbs.protocol import decode_reply, encode
+from ops.process_memory import role_of
 from relay import Broker, JournalInUseError, Publisher
 
 pytestmark = pytest.mark.ray
@@ -306,6 +308,21 @@ async def _answers(host: Host) -> bool:
         return await host.pid(60.0) > 0
     except HostDiedError:
         return False
+
+
+@with_ray
+def test_the_agent_for_runtime_environments_starts_with_the_first_task_that_has_one(supervised: Supervised) -> None:
+    def agents() -> list[str]:
+        roles = [role_of(process) for process in psutil.Process().children(recursive=True)]
+        return [role for role in roles if role == "Ray runtime env"]
+
+    @ray.remote(num_cpus=0, runtime_env={"env_vars": {"COLOUR": "blue"}})
+    def colour() -> str:
+        return os.environ["COLOUR"]
+
+    assert len(agents()) == 1
+    assert ray.get(colour.remote(), timeout=60) == "blue"
+    assert len(agents()) == 1
 
 
 @with_ray
