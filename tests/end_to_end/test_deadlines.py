@@ -140,9 +140,9 @@ def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon:
     ):
         for client in (idle, busy):
             client.remember(DOUGH)
-        through = load(own_daemon, users=2, events=200)
+        through = load(own_daemon, users=2, events=300)
         rounds = 0
-        while rounds < 6 or busy.stats().memories == 1:  # until the first queued batch is embedded
+        while rounds < 12 or busy.stats().memories == 1:  # until the first queued batch is embedded
             rounds += 1
             for client in (idle, busy):
                 result = client.recall(f"sourdough, question {rounds}", deadline_ms=2_000)
@@ -156,7 +156,7 @@ def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon:
 def test_recalls_outlive_the_embedder_under_load(rough_daemon: DaemonProcess) -> None:
     with MemoryClient("busy-0", data_dir=rough_daemon.data_dir) as client:
         client.remember(DOUGH)
-        through = load(rough_daemon, users=2, events=40)
+        through = load(rough_daemon, users=2, events=60)
         before = part_pid(client, "embedder")
         results: list[RecallResult] = []
 
@@ -170,7 +170,7 @@ def test_recalls_outlive_the_embedder_under_load(rough_daemon: DaemonProcess) ->
         client.wait(through, 240.0)
         assert all(DOUGH in [found.record.text for found in result.memories] for result in results)
         assert {reason for result in results for reason in result.degraded} <= {"embedder_timeout", "no_model"}
-        assert client.stats().memories == 41
+        assert client.stats().memories == 61
         wait_until(lambda: client.stats().without_vector == 0)
 
 
