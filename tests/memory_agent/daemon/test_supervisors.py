@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -312,17 +313,23 @@ async def _answers(host: Host) -> bool:
 
 @with_ray
 def test_the_agent_for_runtime_environments_starts_with_the_first_task_that_has_one(supervised: Supervised) -> None:
-    def agents() -> list[str]:
-        roles = [role_of(process) for process in psutil.Process().children(recursive=True)]
-        return [role for role in roles if role == "Ray runtime env"]
+    def agent() -> psutil.Process:
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # a worker of an earlier test may be exiting
+                found += [process] if role_of(process) == "Ray runtime env" else []
+        (only,) = found
+        return only
 
     @ray.remote(num_cpus=0, runtime_env={"env_vars": {"COLOUR": "blue"}})
     def colour() -> str:
         return os.environ["COLOUR"]
 
-    assert len(agents()) == 1
+    waiting = agent()
+    assert waiting.cmdline()[1:3] == ["-I", "-S"]
     assert ray.get(colour.remote(), timeout=60) == "blue"
-    assert len(agents()) == 1
+    assert agent() == waiting
+    assert "-S" not in waiting.cmdline()
 
 
 @with_ray
