@@ -44,8 +44,8 @@ CONSTANTS = {
     "awake_mb": Constant(0.7, "memory of an awake user without memories, MB", "nodes.py: 1.07 with 100"),
     "memory_kb": Constant(4.8, "memory for each record of an awake user, KB", "results.md: 48.8 MB for 10,000"),
     "disk_kb": Constant(2.9, "disk space of one memory, KB", "results.md: 28.7 MB for 10,000"),
-    "daemon_mb": Constant(445, "memory of a daemon with one user, MB", "decision 0009"),
-    "machine_mb": Constant(265, "memory of a joined machine that runs no hosts, MB", "nodes.py"),
+    "daemon_mb": Constant(420, "memory of a daemon with one user, MB", "decision 0009"),
+    "machine_mb": Constant(215, "memory of a joined machine that runs no hosts, MB", "nodes.py"),
     "host_mb": Constant(87, "memory of a host process, MB", "nodes.py"),
     "tried_awake": Constant(4_000, "largest tested number of awake users in one daemon", "nodes.py"),
 }
