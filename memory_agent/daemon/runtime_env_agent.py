@@ -16,9 +16,10 @@ _STDIN = 0
 _BECOME = """
 import os, runpy, socket, sys
 listener, bind = socket.socket(fileno=int(sys.argv[1])), socket.socket.bind
+listener.set_inheritable(False)
 def take(own, address):
     if address == listener.getsockname():
-        os.dup2(listener.fileno(), own.fileno())
+        os.dup2(listener.fileno(), own.fileno(), inheritable=False)
     else:
         bind(own, address)
 socket.socket.bind = take

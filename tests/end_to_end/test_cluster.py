@@ -36,7 +36,7 @@ from tests.end_to_end.cluster import (
     place,
     until,
 )
-from tests.end_to_end.conftest import ONE_HOST, DaemonProcess, environment, short_folder
+from tests.end_to_end.conftest import FEW_HOSTS, DaemonProcess, environment, short_folder
 from tests.memory_agent.provider_server import embeds, serving
 from tests.scraped import value
 
@@ -75,7 +75,7 @@ def embedder() -> Iterator[tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def daemon(embedder: tuple[str, ...]) -> Iterator[DaemonProcess]:
-    with short_folder() as folder, cluster_daemon(Path(folder), *ONE_HOST, embedder=embedder).running() as process:
+    with short_folder() as folder, cluster_daemon(Path(folder), *FEW_HOSTS, embedder=embedder).running() as process:
         yield process
 
 
@@ -364,7 +364,7 @@ def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards
         process.send_signal(signal.SIGSTOP)
     try:
         assert texts(daemon, user_id) == sorted([NOTE, *published])
-        stored(daemon, user_id, "staging is reset on Mondays", id="reset")
+        stored(daemon, user_id, "staging is reset on Mondays", id="reset")  # without an id, `host_died` is permitted
     finally:
         for process in family:
             process.send_signal(signal.SIGCONT)
@@ -383,6 +383,7 @@ def test_users_leave_a_machine_with_a_full_disk_until_it_has_room(
     user = hosted(daemon, machines["w2"])
     published = publish(daemon, user, range(10))
     handled(daemon)
+    assert (disk / "users" / user / "records").exists()
     ballast = fill(disk)
     until(lambda: ("w2", True) in [(node.name, node.is_full) for node in nodes(daemon)], daemon.log)
     published += publish(daemon, user, range(10, 15))

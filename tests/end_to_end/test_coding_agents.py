@@ -69,6 +69,10 @@ def texts(memory: MemoryClient) -> list[str]:
     return [record.text for record in memory.list(limit=50).records]
 
 
+def channels(memory: MemoryClient) -> set[str | None]:
+    return {record.channel_id for record in memory.list(limit=50).records}
+
+
 def are_stored(memory: MemoryClient, *findings: str) -> bool:
     stored = texts(memory)
     return all(any(finding in text for text in stored) for finding in findings)
@@ -141,8 +145,7 @@ def test_findings_of_one_session_are_in_the_prompt_of_another(
         assert KNOWN in model.results[1], "the tool found it"
         with MemoryClient(user, data_dir=light_daemon.data_dir) as memory:
             wait_until(lambda: are_stored(memory, ANSWER, FAILURE))
-            channels = {record.channel_id for record in memory.list(limit=50).records}
-        assert channels == {f"project:{folder}"}
+            assert channels(memory) == {f"project:{folder}"}
 
     with connected(client, home, folder, user, light_daemon, "--project") as scope:
         mark = leave_hooks_to_the_short_path(scope, tmp_path) if hook_launcher() else None
@@ -152,6 +155,7 @@ def test_findings_of_one_session_are_in_the_prompt_of_another(
         assert ANSWER in model.results[1], "the tool found it"
         with MemoryClient(user, data_dir=light_daemon.data_dir) as memory:
             wait_until(lambda: are_stored(memory, "Connect the VPN.", OTHER_FAILURE))
+            assert channels(memory) == {f"project:{folder}"}
         assert mark is None or not mark.exists(), f"the short path left a hook to the command: {mark.read_text()}"
 
 

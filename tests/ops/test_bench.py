@@ -422,6 +422,7 @@ from pathlib import Path
 from ops.bench import hosts
 
 store, *daemons = map(Path, sys.argv[1:])
+assert hosts._settings(2).daemon.shared_hosts == 2
 hosts._settings = lambda count: count
 hosts.temporary_daemon = lambda count: nullcontext(daemons[count - 1])
 hosts._CALLS, hosts._CALL_TURNS, hosts._QUESTIONS, hosts._TURNS, hosts._WARM_UP = 20, 1, 5, 1, 5

@@ -39,22 +39,27 @@ def environment(home: str) -> dict[str, str]:
     return kept | own | ({"MEMORY_AGENT_MODEL_CACHE": cache} if cache else {})
 
 
-def interpret(home: str, snippet: str, *words: str) -> None:
-    """Run a snippet, or `memory-agent` with these words, in `home`. Write the output to files there."""
+def run(snippet: str, home: str, *, fails: bool = False) -> str:
+    """Run a snippet; return its output, or its errors if it must fail."""
+    command = [sys.executable, "-c", snippet]
+    done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, timeout=120)
+    assert bool(done.returncode) is fails, done.stderr
+    return done.stderr if fails else done.stdout
+
+
+def memory_agent(home: str, *words: str) -> None:
+    """Run `memory-agent` with these words in `home`. Write the output to files there."""
     for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
         with open(Path(home) / name, "wb") as file:
             os.dup2(file.fileno(), stream.fileno())
     os.chdir(home)
     os.environ.clear()
     os.environ.update(environment(home))
-    try:
-        if snippet:
-            exec(compile(snippet, "<string>", "exec"), {"__name__": "__main__"})
-        else:
-            from memory_agent.__main__ import main
+    sys.argv[1:] = words
+    from memory_agent.__main__ import main
 
-            sys.argv[1:] = words
-            main()
+    try:
+        main()
     except SystemExit as ended:
         if ended.code:
             raise
@@ -62,21 +67,18 @@ def interpret(home: str, snippet: str, *words: str) -> None:
         sys.stdout.flush()
 
 
-Interpret = Callable[..., str]
-
-
 @pytest.fixture(scope="module")
-def interpreted() -> Iterator[Interpret]:
-    """Call `interpret` in a fork; return the output, or the errors of a fork that failed."""
+def commanded() -> Iterator[Callable[..., str]]:
+    """Call `memory_agent` in a fork; return the output."""
     with forking(__file__) as fork:
 
-        def run(home: str, snippet: str, *words: str, fails: bool = False) -> str:
-            failed = bool(fork(home, snippet, *words))
+        def command(home: str, *words: str) -> str:
+            failed = fork(home, *words)
             out, err = ((Path(home) / name).read_text(encoding="utf-8") for name in ("out", "err"))
-            assert failed is fails, err
-            return err if fails else out
+            assert not failed, err
+            return out
 
-        yield run
+        yield command
 
 
 def shares(client: MemoryClient) -> bool:
@@ -118,26 +120,26 @@ def test_there_are_examples_for_each_kind_of_user() -> None:
 
 
 @pytest.mark.parametrize("snippet", LIBRARY)
-def test_the_library_example_works(snippet: str, interpreted: Interpret) -> None:
+def test_the_library_example_works(snippet: str) -> None:
     with TemporaryDirectory() as home:
-        assert interpreted(home, snippet).startswith("Token rotation races")
+        assert run(snippet, home).startswith("Token rotation races")
 
 
-def test_publishing_without_a_daemon_fails_with_the_reason(interpreted: Interpret) -> None:
+def test_publishing_without_a_daemon_fails_with_the_reason() -> None:
     (snippet,) = [snippet for snippet in OTHERS if "Made the token rotation atomic" in snippet]
     with TemporaryDirectory() as home:
-        errors = interpreted(home, snippet, fails=True)
+        errors = run(snippet, home, fails=True)
     assert errors.splitlines()[-1].endswith("is the relay running? (memory-agent serve)")
 
 
 @pytest.mark.parametrize("text", CONSOLE)
-def test_the_console_example_shows_the_real_output(text: str, interpreted: Interpret) -> None:
+def test_the_console_example_shows_the_real_output(text: str, commanded: Callable[..., str]) -> None:
     *prepared, asked = [shlex.split(line[2:])[1:] for line in text.splitlines() if line.startswith("$ ")]
     answer = [line for line in text.splitlines() if not line.startswith("$ ")]
     with TemporaryDirectory() as home:
         for words in prepared:
-            interpreted(home, "", *words)
-        shown = interpreted(home, "", *asked).splitlines()
+            commanded(home, *words)
+        shown = commanded(home, *asked).splitlines()
     assert [without_figures(line) for line in shown[: len(answer)]] == [without_figures(line) for line in answer]
 
 
@@ -149,15 +151,13 @@ def without_figures(line: str) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("snippet", OTHERS, ids=lambda snippet: re.findall(r"import (\w+)", snippet)[-1])
-def test_the_other_examples_work_against_a_daemon(
-    snippet: str, daemon: tuple[str, dict[str, Any]], interpreted: Interpret
-) -> None:
+def test_the_other_examples_work_against_a_daemon(snippet: str, daemon: tuple[str, dict[str, Any]]) -> None:
     home, ready = daemon
     assert ready["ready"]
-    interpreted(home, snippet.replace(PUB_PORT, ready["endpoints"]["relay_pub"][0]))
+    run(snippet.replace(PUB_PORT, ready["endpoints"]["relay_pub"][0]), home)
 
 
 if __name__ == "__main__":
-    for module in ("memory_agent.cli.group", "memory_agent.client", "memory_agent.memory", "relay.publishing"):
+    for module in ("memory_agent.cli.group", "memory_agent.memory"):
         import_module(module)  # once, before the forks
-    serve(interpret)
+    serve(memory_agent)

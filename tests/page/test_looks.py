@@ -95,6 +95,8 @@ def test_the_dialogs_and_the_menu_are_accessible_and_fit(open_tab: OpenTab, fill
     tab.page.emulate_media(color_scheme="dark")
     expect(tab.page.locator("html")).to_have_attribute("data-theme", "dark")
     found["dark menu"] = axe(tab, **_ONLY_COLOURS)  # the bar above a phone's view is on no desktop
+    tab.page.emulate_media(color_scheme="light")
+    expect(tab.page.locator("html")).to_have_attribute("data-theme", "light")
     tab.page.get_by_role("link", name="Erase").click()
     tab.page.get_by_label("The session's id").fill(as_id(f"session {TEXTS['script']}"))
     tab.page.get_by_role("button", name="Erase …").click()

@@ -330,6 +330,8 @@ def test_the_agent_for_runtime_environments_starts_with_the_first_task_that_has_
     assert ray.get(colour.remote(), timeout=60) == "blue"
     assert agent() == waiting
     assert "-S" not in waiting.cmdline()
+    listening = [one for one in waiting.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
 
 
 @with_ray

@@ -33,10 +33,9 @@ if Path(sys.prefix).parent.name != "frameworks":
 else:
     gc.disable()  # until the framework is imported; collections take a fifth of an import's processor time (measured)
 
-
-def pytest_collection_finish() -> None:
-    gc.freeze()
-    gc.enable()
+    def pytest_collection_finish() -> None:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
