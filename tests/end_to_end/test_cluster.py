@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 import socket
 import ssl
@@ -108,10 +109,9 @@ def client(daemon: DaemonProcess, user_id: str) -> MemoryClient:
     return MemoryClient(user_id, data_dir=daemon.data_dir)
 
 
-def stored(daemon: DaemonProcess, user_id: str, text: str, id: str | None = None) -> None:
-    """Store a memory. With an `id`, the daemon repeats the request if a host dies."""
+def stored(daemon: DaemonProcess, user_id: str, text: str) -> None:
     with client(daemon, user_id) as own:
-        own.remember(text, id=id)
+        own.remember(text)
 
 
 def texts(daemon: DaemonProcess, user_id: str) -> list[str]:
@@ -357,14 +357,12 @@ def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards
     user_id = hosted(daemon, machines["w2"])
     published = publish(daemon, user_id, range(5))
     handled(daemon)
-    family = machines["w2"].family()
+    family = frozen(machines["w2"])
     hosts = hosts_of(machines["w2"])
     assert hosts
-    for process in family:
-        process.send_signal(signal.SIGSTOP)
     try:
         assert texts(daemon, user_id) == sorted([NOTE, *published])
-        stored(daemon, user_id, "staging is reset on Mondays", id="reset")  # without an id, `host_died` is permitted
+        stored(daemon, user_id, "staging is reset on Mondays")
     finally:
         for process in family:
             process.send_signal(signal.SIGCONT)
@@ -372,6 +370,16 @@ def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards
     until(lambda: not any(host.is_running() for host in hosts), machines["w2"].log)  # killed, or ended with Ray
     until(lambda: states(daemon).get("w2") == "up", machines["w2"].log)
     assert Counter(texts(daemon, user_id)).most_common(1)[0][1] == 1
+
+
+def frozen(machine: NodeProcess) -> list[psutil.Process]:
+    """Freeze all processes of a machine, including those that it starts meanwhile; return them."""
+    family: list[psutil.Process] = []
+    while started := [process for process in machine.family() if process not in family]:
+        for process in started:
+            process.send_signal(signal.SIGSTOP)
+        family += started
+    return family
 
 
 def test_users_leave_a_machine_with_a_full_disk_until_it_has_room(
@@ -458,6 +466,8 @@ def test_machines_leave_by_name_and_by_folder_and_users_stay_without_machines(
         assert not (machine.data_dir / "users").exists()
     assert states(daemon) == {}
     assert [texts(daemon, user_id) for user_id in users] == [[NOTE]] * 2
-    machines["w1"].start()
+    for machine in machines.values():
+        machine.start()
     stored(daemon, users[0], "staging is reset on Mondays")
     assert texts(daemon, users[0]) == sorted([NOTE, "staging is reset on Mondays"])
+    assert os.listdir(daemon.data_dir / "users" / users[0])
