@@ -8,15 +8,13 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from forks import forking, serve
 from polling import wait_until
 
 from memory_agent import MemoryClient
@@ -32,53 +30,18 @@ OTHERS = [snippet for snippet in SNIPPETS if "Memory.open" not in snippet]
 
 
 def environment(home: str) -> dict[str, str]:
-    """Return our environment, with user data in `home`, the same model cache, and a long deadline for recalls."""
+    """Return our environment, with user data in `home` and the same model cache."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("MEMORY_AGENT_", "RAY_"))}
     cache = os.environ.get("MEMORY_AGENT_MODEL_CACHE")
     own = {"XDG_DATA_HOME": home, "MEMORY_AGENT_RECALL__DEADLINE_MS": "60000"}
     return kept | own | ({"MEMORY_AGENT_MODEL_CACHE": cache} if cache else {})
 
 
-def run(snippet: str, home: str, *, fails: bool = False) -> str:
-    """Run a snippet; return its output, or its errors if it must fail."""
+def run(snippet: str, home: str) -> str:
     command = [sys.executable, "-c", snippet]
     done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, timeout=120)
-    assert bool(done.returncode) is fails, done.stderr
-    return done.stderr if fails else done.stdout
-
-
-def memory_agent(home: str, *words: str) -> None:
-    """Run `memory-agent` with these words in `home`. Write the output to files there."""
-    for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
-        with open(Path(home) / name, "wb") as file:
-            os.dup2(file.fileno(), stream.fileno())
-    os.chdir(home)
-    os.environ.clear()
-    os.environ.update(environment(home))
-    sys.argv[1:] = words
-    from memory_agent.__main__ import main
-
-    try:
-        main()
-    except SystemExit as ended:
-        if ended.code:
-            raise
-    finally:
-        sys.stdout.flush()
-
-
-@pytest.fixture(scope="module")
-def commanded() -> Iterator[Callable[..., str]]:
-    """Call `memory_agent` in a fork; return the output."""
-    with forking(__file__) as fork:
-
-        def command(home: str, *words: str) -> str:
-            failed = fork(home, *words)
-            out, err = ((Path(home) / name).read_text(encoding="utf-8") for name in ("out", "err"))
-            assert not failed, err
-            return out
-
-        yield command
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def shares(client: MemoryClient) -> bool:
@@ -128,19 +91,28 @@ def test_the_library_example_works(snippet: str) -> None:
 def test_publishing_without_a_daemon_fails_with_the_reason() -> None:
     (snippet,) = [snippet for snippet in OTHERS if "Made the token rotation atomic" in snippet]
     with TemporaryDirectory() as home:
-        errors = run(snippet, home, fails=True)
-    assert errors.splitlines()[-1].endswith("is the relay running? (memory-agent serve)")
+        command = [sys.executable, "-c", snippet]
+        done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("is the relay running? (memory-agent serve)")
 
 
 @pytest.mark.parametrize("text", CONSOLE)
-def test_the_console_example_shows_the_real_output(text: str, commanded: Callable[..., str]) -> None:
+def test_the_console_example_shows_the_real_output(text: str) -> None:
     *prepared, asked = [shlex.split(line[2:])[1:] for line in text.splitlines() if line.startswith("$ ")]
     answer = [line for line in text.splitlines() if not line.startswith("$ ")]
     with TemporaryDirectory() as home:
         for words in prepared:
-            commanded(home, *words)
-        shown = commanded(home, *asked).splitlines()
+            type_in(words, home)
+        shown = type_in(asked, home).splitlines()
     assert [without_figures(line) for line in shown[: len(answer)]] == [without_figures(line) for line in answer]
+
+
+def type_in(words: list[str], home: str) -> str:
+    command = [sys.executable, "-m", "memory_agent", *words]
+    done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def without_figures(line: str) -> str:
@@ -155,9 +127,3 @@ def test_the_other_examples_work_against_a_daemon(snippet: str, daemon: tuple[st
     home, ready = daemon
     assert ready["ready"]
     run(snippet.replace(PUB_PORT, ready["endpoints"]["relay_pub"][0]), home)
-
-
-if __name__ == "__main__":
-    for module in ("memory_agent.cli.group", "memory_agent.memory"):
-        import_module(module)  # once, before the forks
-    serve(memory_agent)
