@@ -46,12 +46,11 @@ SWITCHES = (
 _FEATURES_OFF = (
     "AvoidUnnecessaryBeforeUnloadCheckSync,DestroyProfileOnBrowserClose,HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,"
     "LensOverlay,MediaRouter,PaintHolding,ThirdPartyStoragePartitioning,AvoidCorsURLLoaderRestartOnRedirect,"
-    "OptimizationHints,NetworkTimeServiceQuerying,AimEnabled,PreconnectToSearch,WebUIOmniboxPopup,WebUIOmniboxAimPopup,"
-    "SpareRendererForSitePerProcess"
+    "OptimizationHints,NetworkTimeServiceQuerying,AimEnabled,PreconnectToSearch,WebUIOmniboxPopup,WebUIOmniboxAimPopup"
 )
-"""The features that Playwright turns off, whose list this one replaces; the two popups of the address bar, which
-Chromium loads as web pages for each window; and the process that it starts ahead of the next navigation. The popups
-take half of the processor time of opening a context, and the process a tenth (measured)."""
+"""The features that Playwright turns off, whose list this one replaces, and the two popups of the address bar, which
+Chromium loads as web pages for each window. These popups take half of the processor time of opening a context
+(measured)."""
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _USER = "bench"
 _WINDOW = {"width": 1280, "height": 800}
