@@ -109,7 +109,7 @@ def lean_and_on_loopback() -> Iterator[None]:
     parameters = ray_parameter.RayParams
     ray_services.resolve_ip_for_localhost = lambda host: host
     ray_services.start_api_server = lambda *_, **__: ("", None)
-    ray_services.start_ray_process = partial(_start_without_agent, former["start_ray_process"])
+    ray_services.start_ray_process = partial(_start_without_agents, former["start_ray_process"])
     ray_parameter.RayParams = partial(parameters, include_log_monitor=False, no_monitor=True)
     try:
         yield
@@ -119,7 +119,7 @@ def lean_and_on_loopback() -> Iterator[None]:
         ray_parameter.RayParams = parameters
 
 
-def _start_without_agent(start: Callable[..., Any], command: list[str], process_type: str, **options: Any) -> Any:
+def _start_without_agents(start: Callable[..., Any], command: list[str], process_type: str, **options: Any) -> Any:
     """Start a Ray process; give a raylet `cat` as its dashboard's agent, and start its agent for runtime environments
     at the first request (`runtime_env_agent`).
 
