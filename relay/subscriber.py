@@ -16,10 +16,17 @@ from typing import Self, TypeVar
 import msgspec
 
 from relay import wire
-from relay.access import Identity, check_endpoint, local_identity
-from relay.errors import RelayUnavailableError, UnauthorizedError
+from relay.access import Identity, TokenSource, check_endpoint, local_identity
+from relay.errors import DeadlineExceededError, RelayUnavailableError, UnauthorizedError, UnavailableError
 from relay.event import matches_any
-from relay.net import AsyncClientSocket, AsyncDoorbellSocket, ClientSocket, DoorbellSocket
+from relay.net import (
+    AsyncClientSocket,
+    AsyncDoorbellSocket,
+    AsyncRequestSocket,
+    ClientSocket,
+    DoorbellSocket,
+    RequestSocket,
+)
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, QuarantineEntry, RelayStats
 
 _Result = TypeVar("_Result")
@@ -52,6 +59,7 @@ class Subscriber:
         beside the socket file. Raises `RelaySettingsError` and `RelayUnavailableError`.
         """
         shown = identity or local_identity(ingest)
+        self._identity = shown
         self._socket = ClientSocket(check_endpoint("ingest", ingest), shown)
         self._doorbell = DoorbellSocket(check_endpoint("feed", feed), shown)
         self._ingest = ingest
@@ -212,8 +220,7 @@ class Subscriber:
         """
         seqs: list[int] = []
         while True:
-            request = wire.Erase(wanted=wanted, dry_run=dry_run)
-            part = self._request(request, Erased, tries=1, timeout_s=_ERASE_TIMEOUT_S)
+            part = self._erase(wire.Erase(wanted=wanted, dry_run=dry_run))
             seqs += part.seqs
             if part.next_after is None:
                 return Erased(seqs=seqs, quarantined=part.quarantined)
@@ -250,27 +257,34 @@ class Subscriber:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _request(
-        self, request: wire.Request, result_type: type[_Result], *, tries: int = _TRIES, timeout_s: float | None = None
-    ) -> _Result:
+    def _erase(self, request: wire.Erase) -> Erased:
+        """Use a separate connection: other requests do not wait, and a lost connection is noticed at once."""
+        self.ping()  # waits if the relay is just restarting
+        socket = RequestSocket(self._ingest, self._identity, once=True)
+        try:
+            (reply,) = socket.request([wire.encode(request), TokenSource(self._identity).current], _ERASE_TIMEOUT_S)
+        except (UnavailableError, DeadlineExceededError) as error:
+            raise RelayUnavailableError(str(error)) from error
+        finally:
+            socket.close()
+        return wire.decode_reply(reply, Erased)
+
+    def _request(self, request: wire.Request, result_type: type[_Result]) -> _Result:
         body = wire.encode(request)
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         with self._lock:
-            for attempt in range(_TRIES):
+            for _ in range(_TRIES):
                 correlation = next(self._correlations).to_bytes(8, "big")
                 self._socket.send([correlation, body])
-                reply = self._await(correlation, timeout_s / tries)
+                reply = self._await(correlation, self._timeout_s / _TRIES)
                 if reply is None:
                     self._socket.reconnect()
-                    if attempt + 1 >= tries:
-                        break
                     continue
                 try:
                     return wire.decode_reply(reply, result_type)
                 except UnauthorizedError:
                     if not self._socket.reload_token():  # the relay may have created its token in the meantime
                         raise
-        raise RelayUnavailableError(f"no reply from {self._ingest} within {timeout_s:.3g} s")
+        raise RelayUnavailableError(f"no reply from {self._ingest} within {self._timeout_s:.3g} s")
 
     def _await(self, correlation: bytes, timeout_s: float) -> bytes | None:
         deadline_s = time.monotonic() + timeout_s
@@ -295,6 +309,7 @@ class AsyncSubscriber:
     ) -> None:
         """Connect; the arguments are those of `Subscriber`. Without a `feed`, `wait` is unavailable."""
         shown = identity or local_identity(ingest)
+        self._identity = shown
         self._socket = AsyncClientSocket(check_endpoint("ingest", ingest), shown)
         self._doorbell = None if feed is None else AsyncDoorbellSocket(check_endpoint("feed", feed), shown)
         self._ingest = ingest
@@ -353,8 +368,7 @@ class AsyncSubscriber:
     async def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
         seqs: list[int] = []
         while True:
-            request = wire.Erase(wanted=wanted, dry_run=dry_run)
-            part = await self._request(request, Erased, tries=1, timeout_s=_ERASE_TIMEOUT_S)
+            part = await self._erase(wire.Erase(wanted=wanted, dry_run=dry_run))
             seqs += part.seqs
             if part.next_after is None:
                 return Erased(seqs=seqs, quarantined=part.quarantined)
@@ -378,25 +392,32 @@ class AsyncSubscriber:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _request(
-        self, request: wire.Request, result_type: type[_Result], *, tries: int = _TRIES, timeout_s: float | None = None
-    ) -> _Result:
+    async def _erase(self, request: wire.Erase) -> Erased:
+        await self.ping()
+        socket = AsyncRequestSocket(self._ingest, self._identity)
+        try:
+            sent = [wire.encode(request), TokenSource(self._identity).current]
+            (reply,) = await socket.request(sent, _ERASE_TIMEOUT_S)
+        except (UnavailableError, DeadlineExceededError) as error:
+            raise RelayUnavailableError(str(error)) from error
+        finally:
+            socket.close()
+        return wire.decode_reply(reply, Erased)
+
+    async def _request(self, request: wire.Request, result_type: type[_Result]) -> _Result:
         body = wire.encode(request)
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         async with self._lock:
-            for attempt in range(_TRIES):
+            for _ in range(_TRIES):
                 correlation = next(self._correlations).to_bytes(8, "big")
                 try:
-                    async with asyncio.timeout(timeout_s / tries):
+                    async with asyncio.timeout(self._timeout_s / _TRIES):
                         return wire.decode_reply(await self._exchange(correlation, body), result_type)
                 except UnauthorizedError:
                     if not self._socket.reload_token():
                         raise
                 except TimeoutError:
                     self._socket.reconnect()
-                    if attempt + 1 >= tries:
-                        break
-        raise RelayUnavailableError(f"no reply from {self._ingest} within {timeout_s:.3g} s")
+        raise RelayUnavailableError(f"no reply from {self._ingest} within {self._timeout_s:.3g} s")
 
     async def _exchange(self, correlation: bytes, body: bytes) -> bytes:
         await self._socket.send([correlation, body])

@@ -6,6 +6,9 @@ import asyncio
 import os
 import stat
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -19,6 +22,8 @@ from relay import (
     BrokerSettings,
     CursorError,
     Endpoints,
+    Erasable,
+    Erased,
     Identity,
     Journal,
     JournalInUseError,
@@ -253,6 +258,61 @@ def test_a_reader_outlives_a_killed_relay(data_dir: Path) -> None:
             publisher.publish(event(2))
             publisher.flush()
         assert subscriber.wait(20.0)
+
+
+def test_an_erasure_waits_until_its_relay_runs(data_dir: Path) -> None:
+    with Subscriber(*relay_endpoints(data_dir)) as subscriber, ThreadPoolExecutor(1) as thread:
+        erasing = thread.submit(subscriber.erase, Erasable(user_id="alice"))
+        with Broker(data_dir):
+            assert erasing.result() == Erased(seqs=[], quarantined=0)
+
+
+@contextmanager
+def deaf_relay(data_dir: Path) -> Iterator[zmq.Socket[bytes]]:
+    """A socket at the relay's endpoint for the test to receive requests from."""
+    endpoint = relay_endpoints(data_dir).ingest
+    Path(endpoint.removeprefix("ipc://")).parent.mkdir(parents=True)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.bind(endpoint)
+        router.rcvtimeo = 20_000
+        yield router
+
+
+def answer_ping(router: zmq.Socket[bytes]) -> None:
+    peer, correlation, *_ = router.recv_multipart()
+    answer = wire.Answer(result=msgspec.Raw(msgspec.msgpack.encode(wire.VERSION)))
+    router.send_multipart([peer, correlation, wire.encode(answer)])
+
+
+def test_an_erasure_is_not_repeated_when_its_connection_is_lost(data_dir: Path) -> None:
+    with (
+        deaf_relay(data_dir) as router,
+        Subscriber(*relay_endpoints(data_dir)) as subscriber,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        erasing = thread.submit(subscriber.erase, Erasable(user_id="alice"))
+        answer_ping(router)
+        router.recv_multipart()
+        router.close(linger=0)
+        with pytest.raises(RelayUnavailableError, match="may have taken effect"):
+            erasing.result()
+
+
+def test_other_requests_do_not_wait_for_an_erasure(data_dir: Path) -> None:
+    async def ask(router: zmq.Socket[bytes]) -> None:
+        async with AsyncSubscriber(*relay_endpoints(data_dir)) as subscriber:
+            erasing = asyncio.create_task(subscriber.erase(Erasable(user_id="alice")))
+            await asyncio.to_thread(answer_ping, router)
+            await asyncio.to_thread(router.recv_multipart)
+            asking = asyncio.create_task(subscriber.ping())
+            await asyncio.to_thread(answer_ping, router)
+            assert await asking == wire.VERSION
+            router.close(linger=0)
+            with pytest.raises(RelayUnavailableError, match="may have taken effect"):
+                await erasing
+
+    with deaf_relay(data_dir) as router:
+        asyncio.run(ask(router))
 
 
 def test_sigterm_ends_it_cleanly_and_a_new_one_starts_on_the_same_sockets(data_dir: Path) -> None:
