@@ -121,7 +121,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files that start Ray first, because they take longest. Among these, tests with a shared daemon run last.
+    """Run the files that start Ray first, then the page's, because each of these groups takes minutes in one process.
+    Among the files that start Ray, tests with a shared daemon run last.
 
     Fails if a file that starts Ray is not listed above.
     """
@@ -129,7 +130,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts = item.get_closest_marker("ray") or STARTERS & _fixtures(item)
         if starts and not starts_ray(item.nodeid):
             raise pytest.UsageError(f"{item.nodeid} starts Ray; add its file to START_RAY in {__file__}")
-    items.sort(key=lambda item: (not starts_ray(item.nodeid), bool(SHARED_BY_FILES & _fixtures(item))))
+    items.sort(
+        key=lambda item: (
+            not starts_ray(item.nodeid),
+            not item.nodeid.startswith(PAGE),
+            bool(SHARED_BY_FILES & _fixtures(item)),
+        )
+    )
 
 
 @pytest.hookimpl(wrapper=True)

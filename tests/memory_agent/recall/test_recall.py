@@ -299,7 +299,7 @@ def test_vectors_of_another_model_are_never_mixed_and_are_recomputed_on_request(
 
 
 def test_an_embedder_that_does_not_answer_is_not_waited_for_beyond_the_deadline(tmp_path: Path) -> None:
-    silent = RemoteEmbedder(f"ipc://{tmp_path}/nobody.sock", bulk_timeout_s=0.1)
+    silent = RemoteEmbedder(f"ipc://{tmp_path}/nobody.sock", timeout_s=1.0, bulk_timeout_s=0.1)
     with Memory.open(tmp_path / "a", embedder=silent) as memory:
         memory.remember("Sourdough wants time")
         result = memory.recall("sourdough", deadline_ms=300)
