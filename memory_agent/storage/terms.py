@@ -13,8 +13,10 @@ import threading
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib.metadata import version
 from itertools import dropwhile
+from typing import NamedTuple
 
 import Stemmer
 import xxhash
@@ -49,10 +51,6 @@ _UNSPACED = (
 _WORD = re.compile(r"[^\W_]+")
 _PIECES = re.compile(rf"({_WORD.pattern})")
 _MARKED_PIECES = re.compile(rf"([^\W_](?:[^\W_]+|[{_MARKS}]+)*)")
-_SPECIAL = re.compile(rf"[{_POINTS}{_VOWELS}{_UNSPACED}]")
-_SIGNS = f"[{_MARKS}{_POINTS}{_VOWELS}]"
-_LETTER = re.compile(rf"(?=[^\W_])[{_UNSPACED}]{_SIGNS}*")
-_RUNS = re.compile(rf"((?:{_LETTER.pattern})+)|[^\W_{_UNSPACED}](?:[^\W_{_UNSPACED}]+|{_SIGNS}+)*")
 _STEMMED_SCRIPTS = re.compile(
     "(?P<russian>[а-яё]+)|(?P<greek>[\u0370-\u03ff]+)|(?P<arabic>[\u0620-\u064a]+)|(?P<hindi>[\u0900-\u0963]+)"
     "|(?P<armenian>[\u0561-\u0587]+)|(?P<tamil>[\u0b82-\u0bcd]+)"
@@ -73,6 +71,28 @@ _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure th
 
 
 _DROPPED = frozenset(_MARKS + _POINTS)
+
+
+class _Scripts(NamedTuple):
+    """Patterns for scripts with vowel signs, with points, or without spaces; `special` finds their characters."""
+
+    special: re.Pattern[str]
+    letter: re.Pattern[str]
+    runs: re.Pattern[str]
+
+
+@cache
+def _scripts() -> _Scripts:
+    """Compile the patterns on first use, because this takes 10 ms and many processes never read such text."""
+    signs = f"[{_MARKS}{_POINTS}{_VOWELS}]"
+    letter = rf"(?=[^\W_])[{_UNSPACED}]{signs}*"
+    return _Scripts(
+        special=re.compile(rf"[{_POINTS}{_VOWELS}{_UNSPACED}]"),
+        letter=re.compile(letter),
+        runs=re.compile(rf"((?:{letter})+)|[^\W_{_UNSPACED}](?:[^\W_{_UNSPACED}]+|{signs}+)*"),
+    )
+
+
 LANGUAGE_MARKS = {language: f"{language}:" for language in STEMMERS}
 """For each language written in Latin script, except English, the prefix of its terms."""
 
@@ -145,21 +165,21 @@ def overlaps(split: Sequence[str]) -> list[int]:
     return [
         place
         for place, gap in enumerate(gaps)
-        if not gap and _LETTER.match(words[place]) and _LETTER.match(words[place + 1])
+        if not gap and _scripts().letter.match(words[place]) and _scripts().letter.match(words[place + 1])
     ]
 
 
 def _is_special(text: str) -> bool:
-    return not text.isascii() and _SPECIAL.search(text) is not None
+    return not text.isascii() and _scripts().special.search(text) is not None
 
 
 def _runs(text: str) -> list[str]:
     """Return the `pieces` of a text in any script; the last piece of a run without spaces has two letters."""
-    split, end = [], 0
-    for found in _RUNS.finditer(text):
+    split, end, scripts = [], 0, _scripts()
+    for found in scripts.runs.finditer(text):
         split.append(text[end : found.start()])
         end = found.end()
-        letters = _LETTER.findall(text, *found.span(1)) if found[1] else [found[0]]
+        letters = scripts.letter.findall(text, *found.span(1)) if found[1] else [found[0]]
         for letter in letters[:-2]:
             split += [letter, ""]
         split.append("".join(letters[-2:]))
@@ -168,7 +188,7 @@ def _runs(text: str) -> list[str]:
 
 def first_letter(piece: str) -> str:
     """Return the letter that a piece shares with the previous word, or "" if they do not overlap."""
-    found = _LETTER.match(piece)
+    found = _scripts().letter.match(piece)
     return found[0] if found else ""
 
 

@@ -292,7 +292,8 @@ def _extra_format(item: tuple[str, str]) -> SecretFormat:
     kind, pattern = item
     if not _EXTRA_KIND.fullmatch(kind):
         raise RelaySettingsError("masking.patterns", f"{kind!r} is not a valid name (a-z, 0-9 and _)")
-    return SecretFormat(kind, (_IN_EVERY_TEXT,), _compiled(f"patterns.{kind}", pattern), at_literal=False)
+    _compiled(f"patterns.{kind}", pattern)  # checks it
+    return SecretFormat(kind, (_IN_EVERY_TEXT,), pattern, at_literal=False)
 
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:

@@ -104,12 +104,12 @@ _CARD = (
 
 
 def _phone(pattern: str, literals: tuple[str, ...], *, at_literal: bool = True) -> SecretFormat:
-    return SecretFormat("phone", literals, re.compile(pattern), at_literal=at_literal, check=_may_be_called)
+    return SecretFormat("phone", literals, pattern, at_literal=at_literal, check=_may_be_called)
 
 
 PERSONAL_FORMATS: tuple[SecretFormat, ...] = (
-    SecretFormat("iban", _DIGITS, re.compile(_ibans()), at_literal=False, check=_has_iban_digits),
-    SecretFormat("card", tuple("23456"), re.compile(rf"{_BEFORE}(?:{_CARD}){_AFTER}"), check=_has_luhn_digit),
+    SecretFormat("iban", _DIGITS, _ibans(), at_literal=False, check=_has_iban_digits),
+    SecretFormat("card", tuple("23456"), rf"{_BEFORE}(?:{_CARD}){_AFTER}", check=_has_luhn_digit),
     _phone(rf"(?:(?<![\w+])|(?<=\d{{4}}))\+{_INTERNATIONAL}{_AFTER}", ("+",)),  # the end of another number
     _phone(rf"{_ALONE_BEFORE}00[ -]?(?=\d{{1,3}}[ \-/(]){_INTERNATIONAL}{_AFTER}", ("00",)),
     _phone(

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, combinations, product
 from pathlib import Path
@@ -177,7 +178,7 @@ def every_pattern() -> Masker:
     """A masker that searches every text for every pattern, even for patterns whose literals do not occur in it."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            masking, "FORMATS", tuple(one._replace(literals=("",), at_literal=False) for one in secret_patterns.FORMATS)
+            masking, "FORMATS", tuple(replace(one, literals=("",), at_literal=False) for one in secret_patterns.FORMATS)
         )
         return Masker()
 
