@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,13 @@ def echo() -> Iterator[str]:
             for late in held:
                 socket.reply(late, [b"too late"])
             held.clear()
-            threading.Thread(target=socket.reply, args=(request, request.frames)).start()
+            replies.submit(socket.reply, request, request.frames)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    yield socket.endpoint
-    stop.set()
-    thread.join()
+    with ThreadPoolExecutor() as replies:
+        serving = replies.submit(serve)
+        yield socket.endpoint
+        stop.set()
+        serving.result()
     socket.close()
 
 
