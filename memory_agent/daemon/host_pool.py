@@ -139,6 +139,12 @@ class HostPool:
         else:
             self._end(host)
 
+    def end_spares(self, node: str) -> None:
+        """Stop the spares on a node that is leaving, so that they do not count as lost."""
+        for host in [spare for spare in self._spares if spare.node == node]:
+            self._spares.remove(host)
+            self._end(host)
+
     def forget_if_gone(self, host: Host) -> None:
         """Forget a host that will not be restarted. A host on another node is forgotten only once its lease has
         expired.

@@ -208,6 +208,8 @@ class Hosts:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+        if node not in self._in_cluster.nodes():
+            self._pool.end_spares(node)
 
     async def _leave(self, user_id: str) -> None:
         async with self.kept_asleep(user_id):

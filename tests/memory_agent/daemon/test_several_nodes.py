@@ -95,6 +95,26 @@ def test_busy_users_of_a_leaving_node_are_awake_elsewhere_before_their_next_requ
     asyncio.run(go())
 
 
+def test_a_node_that_left_and_joins_again_receives_users_at_once(tmp_path: Path, embedder: Embedder) -> None:
+    """Regression: the hosts of a node that had left counted as lost, and the node received no users for 10 s."""
+
+    async def go() -> None:
+        async with cluster(tmp_path, ("one",), embedder, lease_s=0.5) as (hosts, machines, placements):
+            placements.move("alice", "one")
+            await remember(hosts, "alice", "staging needs the VPN")
+            leases = list(hosts._pool._leases.values())
+            machines.nodes["one"].is_up = False
+            await hosts.drain("one")
+            for host in machines.nodes["one"].hosts:
+                host.end()  # ends with its machine
+            await asyncio.wait(leases)
+            machines.nodes["one"].is_up = True
+            assert "one" in hosts._pool.nodes()
+            assert hosts.figures().lost == 0
+
+    asyncio.run(go())
+
+
 def test_events_that_a_lost_node_had_not_archived_are_delivered_again(
     broker: Broker, tmp_path: Path, embedder: Embedder
 ) -> None:
