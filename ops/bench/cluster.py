@@ -12,27 +12,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from memory_agent import MemoryClient
 from memory_agent.evaluation import child_environment, temporary_daemon
 from memory_agent.settings import ArchiveSettings, ClusterSettings, DaemonSettings, Settings
 from relay import Scope, create_key, curve_pair, server_pair
 
+ONE_HOST = DaemonSettings(dedicated_hosts=0, shared_hosts=1)
 _HOME = "127.0.0.2"
 _STOP_TIMEOUT_S = 600.0
 
 
 @contextmanager
-def cluster_daemon(upkeep_interval_s: float = DaemonSettings().upkeep_interval_s) -> Iterator[tuple[Path, Path]]:
-    """Run a daemon that machines may join, with one shared host on each machine, and an archive in a folder.
+def cluster_daemon(daemon: DaemonSettings = ONE_HOST) -> Iterator[tuple[Path, Path]]:
+    """Run a daemon that machines may join, with an archive in a folder.
 
     Yields the daemon's data folder and an empty folder for the machines' files.
     """
     with tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder:
         listen = (f"curve+tcp://{_HOME}:0",)
         settings = Settings(
-            daemon=DaemonSettings(
-                dedicated_hosts=0, shared_hosts=1, listen=listen, upkeep_interval_s=upkeep_interval_s
-            ),
+            daemon=replace(daemon, listen=listen),
             cluster=ClusterSettings(listen=_HOME),
             archive=ArchiveSettings(url=f"file://{folder}/archive"),
         )

@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from msgspec.structs import replace
 
 from memory_agent import AsyncMemoryClient, MemoryAgentError, MemoryClient
 from memory_agent.archiving import read_placement
 from memory_agent.storage.folders import user_folder
-from ops.bench.cluster import cluster_daemon, joined_machine
+from ops.bench.cluster import ONE_HOST, cluster_daemon, joined_machine
 from ops.bench.machine import load_per_core
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import event_of, passages, queries
@@ -205,7 +206,7 @@ class Machines:
     def __init__(self, stack: ExitStack, store: Path) -> None:
         """Start a daemon and its machines, and wake users with copies of `store`; closing `stack` ends them."""
         self.users = [f"user-{number}" for number in range(_USERS)]
-        self.home, self._folder = stack.enter_context(cluster_daemon(_UPKEEP_S))
+        self.home, self._folder = stack.enter_context(cluster_daemon(replace(ONE_HOST, upkeep_interval_s=_UPKEEP_S)))
         self._joined = {name: stack.enter_context(ExitStack()) for name in _ADDRESSES}
         self._processes: dict[str, subprocess.Popen[str]] = {}
         for name in _ADDRESSES:

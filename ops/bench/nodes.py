@@ -27,7 +27,7 @@ from memory_agent import AsyncMemoryClient, MemoryClient
 from memory_agent.evaluation import publish_events, temporary_daemon
 from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.cluster import cluster_daemon, joined_machine
+from ops.bench.cluster import ONE_HOST, cluster_daemon, joined_machine
 from ops.bench.filled_store import filled_store
 from ops.bench.machine import load_per_core
 from ops.bench.spread import percentile, spread
@@ -158,8 +158,7 @@ def measure_pinned() -> dict[str, Any]:
     os.sched_setaffinity(0, {cores[0]})
     try:
         with ExitStack() as stack:
-            one_host = DaemonSettings(dedicated_hosts=0, shared_hosts=1)
-            alone = stack.enter_context(temporary_daemon(Settings(daemon=one_host)))
+            alone = stack.enter_context(temporary_daemon(Settings(daemon=ONE_HOST)))
             home, machine = stack.enter_context(cluster_daemon())
             pinned = ("taskset", "--cpu-list", str(cores[1]))
             node = stack.enter_context(joined_machine(home, machine, prefix=pinned))

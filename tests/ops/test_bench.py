@@ -8,9 +8,9 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
@@ -40,6 +40,7 @@ from ops.bench import (
     triggers,
 )
 from ops.bench.__main__ import PARTS, results_page
+from ops.bench.cluster import joined_machine
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
 from ops.bench.grown_stores import SHARES, grown_events, grown_stores
@@ -81,13 +82,18 @@ def running_daemon() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def full_daemon() -> Iterator[Path]:
-    """The data folder of a running daemon with Ray. A start takes 8 s of processor time, and each host 2 s.
+def cluster() -> Iterator[tuple[Path, Path]]:
+    """The data folder of a running daemon with Ray, and a folder for machines that join it.
 
     The three users of `resident`, which runs first, have a host each; all others share two hosts.
     """
-    with temporary_daemon(Settings(daemon=DaemonSettings(dedicated_hosts=3, shared_hosts=2))) as data_dir:
-        yield data_dir
+    with nodes.cluster_daemon(DaemonSettings(dedicated_hosts=3, shared_hosts=2)) as folders:
+        yield folders
+
+
+@pytest.fixture(scope="module")
+def full_daemon(cluster: tuple[Path, Path]) -> Path:
+    return cluster[0]
 
 
 @pytest.fixture
@@ -101,10 +107,6 @@ def one_daemon(running_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def own_if_light(full_daemon: Path, settings: Settings) -> AbstractContextManager[Path]:
     """Start a new daemon if the settings exclude Ray; otherwise, use `full_daemon`."""
     return temporary_daemon(settings) if settings.daemon.light else nullcontext(full_daemon)
-
-
-def shared_of(light_daemon: Path, full_daemon: Path, settings: Settings) -> AbstractContextManager[Path]:
-    return nullcontext(light_daemon if settings.daemon.light else full_daemon)
 
 
 def fewer(monkeypatch: pytest.MonkeyPatch, part: ModuleType, **numbers: int) -> None:
@@ -212,22 +214,19 @@ def test_events_of_a_growing_memory_go_on_where_they_ended_and_carry_their_tags(
 @pytest.mark.slow
 def test_measuring_a_growing_memory_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer(monkeypatch, cost, turns=2, questions=5, warm_up=2, counted=2)
-    fewer(monkeypatch, ingesting, turns=1, turns_with_model=1, questions=10, warm_up=2, events=1_000)
+    fewer(monkeypatch, ingesting, turns=1, turns_with_model=1, questions=5, warm_up=2, events=500)
     fewer(
         monkeypatch, sys.modules["ops.bench.grown_stores"], basis=100
     )  # embedded passages; all others are mixtures of these
     fewer(monkeypatch, filters, queries=2, warm_up=2)
-    with grown_stores((1_000, 2_000)) as growth:
-        assert sum(batch.count for batch in growth.batches) == 2_200
+    with grown_stores((200, 400)) as growth:
+        assert sum(batch.count for batch in growth.batches) == 440
         parts = {part.__name__.rpartition(".")[2]: part.measure(growth) for part in (cost, ingesting, storage, filters)}
     rows = {row.figure: row for row in all_rows(parts)}
-    assert rows["recall in process, 1,000 memories, relative to embedding"].target == ""
-    assert rows["filters, 2,000 memories, vector recall@10"].reached
-    assert [max(one["matching"] for one in figures["filters"]) for figures in parts["filters"].values()] == [
-        1_000,
-        2_000,
-    ]
-    assert parts["storage"]["sizes"]["2000"]["disk_mb"] > 0
+    assert rows["recall in process, 200 memories, relative to embedding"].target == ""
+    assert rows["filters, 400 memories, vector recall@10"].reached
+    assert [max(one["matching"] for one in figures["filters"]) for figures in parts["filters"].values()] == [200, 400]
+    assert parts["storage"]["sizes"]["400"]["disk_mb"] > 0
     assert parts["ingesting"]["known"]["memories_per_s"]["median"] > 0
 
 
@@ -361,14 +360,18 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_machines_makes_rows(
-    running_daemon: Path, full_daemon: Path, monkeypatch: pytest.MonkeyPatch
+    running_daemon: Path, cluster: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both parts share two machines, and use `full_daemon` as the single machine. Each Ray start takes 3 to 8 s."""
-    fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=2, stored=5, events=5, recalls=2, turns=1)
-    with nodes.cluster_daemon() as cluster, nodes.joined_machine(*cluster) as node:
-        monkeypatch.setattr(nodes, "temporary_daemon", partial(shared_of, running_daemon, full_daemon))
+    """The machine joins when the part first needs it. The last user is on that machine. `running_daemon` is the single
+    machine.
+    """
+    fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=4, stored=5, events=5, recalls=2, turns=1)
+    daemons = iter((running_daemon, cluster[0], running_daemon))
+    with ExitStack() as stack:
+        node = cache(lambda: stack.enter_context(joined_machine(*cluster)))
+        monkeypatch.setattr(nodes, "temporary_daemon", lambda settings: nullcontext(next(daemons)))
         monkeypatch.setattr(nodes, "cluster_daemon", lambda: nullcontext(cluster))
-        monkeypatch.setattr(nodes, "joined_machine", lambda *_, **_options: nullcontext(node))
+        monkeypatch.setattr(nodes, "joined_machine", lambda *_, **_options: nullcontext(node()))
         rows = {row.figure: row for row in all_rows({"nodes": nodes.measure(users=3)})}
     assert "with one user" in rows["nodes: 3 users awake, light form, resident"].baseline
     assert "nodes: 3 users awake, full form, recall" in rows
