@@ -1,5 +1,5 @@
 """Test that acknowledged events are stored exactly once if the relay, the daemon, an actor or the raylet is killed
-during ingestion.
+during ingestion, and that nothing is left of a killed daemon.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
 from ops.process_memory import process_tree
+from ops.soak.family import Family
+from ops.soak.kills import until_gone
 
 from .conftest import DaemonProcess, environment
 
@@ -62,6 +64,10 @@ def kill_raylet(daemon: DaemonProcess) -> None:
     next(process for process in process_tree(daemon.pid) if process.name() == "raylet").kill()
 
 
+def sockets(daemon: DaemonProcess) -> list[str]:
+    return [path.name for path in (daemon.data_dir / "run").glob("*.sock")]
+
+
 def stored_events(daemon: DaemonProcess) -> dict[str, Counter[str]]:
     found = {}
     for user in USERS:
@@ -73,28 +79,42 @@ def stored_events(daemon: DaemonProcess) -> dict[str, Counter[str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_acknowledged_event_is_stored_once_after_any_kill(own_full_daemon: DaemonProcess) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans can be identified only on Linux")
+def test_after_any_kill_every_acknowledged_event_is_stored_once_and_nothing_is_left(
+    own_full_daemon: DaemonProcess,
+) -> None:
     own_full_daemon.configure("daemon.dedicated_hosts=1", "daemon.shared_hosts=1")
-    own_full_daemon.start()
     acked = own_full_daemon.data_dir / "acked.txt"
-    publisher = start_publisher(own_full_daemon, acked)
-    try:
-        wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 6)
-        kill_part(own_full_daemon, "user-")
-        wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 3)
-        kill_part(own_full_daemon, "relay")
-        wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 2)
-        own_full_daemon.kill()
+    with Family() as family:
         own_full_daemon.start()
-        kill_part(own_full_daemon, "embedder")
-        wait_until(lambda: len(acknowledged(acked)) >= EVENTS * 2 // 3)
-        kill_raylet(own_full_daemon)
-        assert own_full_daemon.wait() > 0  # without Ray, the daemon exits; a supervisor would restart it
-        own_full_daemon.start()
-        assert publisher.wait(timeout=300) == 0
-    finally:
-        publisher.kill()
-    require_each_stored_once(own_full_daemon, acked)
+        publisher = start_publisher(own_full_daemon, acked)
+        try:
+            wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 6)
+            kill_part(own_full_daemon, "user-")
+            wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 3)
+            kill_part(own_full_daemon, "relay")
+            wait_until(lambda: len(acknowledged(acked)) >= EVENTS // 2)
+            former = {process.pid for process in process_tree(own_full_daemon.pid)}
+            family.alive()
+            (folder,) = family.ray_folders
+            own_full_daemon.kill()
+            own_full_daemon.start()
+            wait_until(lambda: folder not in family.left())  # another starting daemon may remove the folder
+            wait_until(lambda: former.isdisjoint(process.pid for process in family.alive()))
+            kill_part(own_full_daemon, "embedder")
+            wait_until(lambda: len(acknowledged(acked)) >= EVENTS * 2 // 3)
+            wait_until(lambda: part_pid(own_full_daemon, "user-"))
+            kill_raylet(own_full_daemon)
+            assert own_full_daemon.wait() == 1  # without Ray, the daemon exits; a supervisor would restart it
+            assert "ray.died" in own_full_daemon.log()
+            assert sockets(own_full_daemon) == []
+            own_full_daemon.light = True  # does not remove what Ray leaves
+            own_full_daemon.start()
+            assert publisher.wait(timeout=300) == 0
+        finally:
+            publisher.kill()
+        require_each_stored_once(own_full_daemon, acked)
+        assert until_gone(family) == []
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from ops.soak.family import Family
 from ops.soak.kills import ENDS, kill, until_gone
 
 from .conftest import DaemonProcess, environment
-from .test_killed import wait_until
+from .test_killed import sockets
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,21 +34,22 @@ def family(own_full_daemon: DaemonProcess) -> Iterator[Family]:
         yield family
 
 
-def sockets(daemon: DaemonProcess) -> list[str]:
-    return [path.name for path in (daemon.data_dir / "run").glob("*.sock")]
-
-
 def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
     own_full_daemon: DaemonProcess, family: Family, tmp_path: Path
 ) -> None:
-    """Also tests that no process imports a module of the folder that the daemon is started in: a project may contain a
-    module with any name.
+    """Also tests that a second daemon on its data folder is refused, and that no process imports a module of the folder
+    that the daemon is started in: a project may contain a module with any name.
     """
     for name in ("memory_agent", "relay", "msgspec", "numpy", "json"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the project is imported')")
     own_full_daemon.start(cwd=tmp_path)
     with MemoryClient("vera", data_dir=own_full_daemon.data_dir) as client:
         client.remember(TEXT)
+        command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(own_full_daemon.data_dir)]
+        refused = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 1
+        holder = f"a daemon already serves {own_full_daemon.data_dir} (process {own_full_daemon.pid})"
+        assert holder in refused.stderr
         roles = sorted(family.by_role())
         assert {"daemon", "relay", "embedder", "host", "Ray gcs", "Ray raylet"} <= set(roles)
         unneeded = {"Ray dashboard", "Ray dashboard agent", "Ray monitor", "Ray log monitor"}
@@ -63,33 +63,3 @@ def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
     assert own_full_daemon.stop() == 0
     assert until_gone(family) == []
     assert sockets(own_full_daemon) == []
-
-
-def test_the_next_start_removes_what_a_killed_daemon_left_and_when_ray_dies_nothing_is_left(
-    own_full_daemon: DaemonProcess, family: Family
-) -> None:
-    own_full_daemon.start()
-    with MemoryClient("vera", data_dir=own_full_daemon.data_dir) as client:
-        kept = client.remember(TEXT)
-    former = {process.pid for process in family.alive()}
-    (folder,) = family.ray_folders
-    own_full_daemon.kill()
-    own_full_daemon.start()
-    wait_until(lambda: folder not in family.left())  # another starting daemon may remove the folder
-    wait_until(lambda: former.isdisjoint(process.pid for process in family.alive()))
-    with MemoryClient("vera", data_dir=own_full_daemon.data_dir) as client:
-        assert client.get([kept.id]) == [kept]
-    refused = _second_serve(own_full_daemon)
-    assert refused.returncode == 1
-    assert f"a daemon already serves {own_full_daemon.data_dir} (process {own_full_daemon.pid})" in refused.stderr
-    (raylet,) = family.by_role()["Ray raylet"]
-    raylet.send_signal(signal.SIGKILL)
-    assert own_full_daemon.wait() == 1
-    assert "ray.died" in own_full_daemon.log()
-    assert until_gone(family) == []
-    assert sockets(own_full_daemon) == []
-
-
-def _second_serve(daemon: DaemonProcess) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(daemon.data_dir)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
