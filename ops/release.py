@@ -51,7 +51,7 @@ def main(version: str, dry_run: bool) -> None:
         python = _install(copy, Path(folder) / "env", "--editable", ".", "ruff")
         _run(python, "-m", "ops.documents", cwd=copy)
         _run(python, "-m", "memory_agent", "man", "--out", "man", cwd=copy)
-        _run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", Path(folder) / "dist", copy)
+        _build(copy, Path(folder) / "dist")
         distributions = sorted((Path(folder) / "dist").iterdir())
         _run(sys.executable, "-m", "twine", "check", "--strict", *distributions)
         _try_out(
@@ -110,6 +110,10 @@ def _install(copy: Path, folder: Path, *what: str | Path) -> Path:
     limits = ("--constraint", copy / "ops" / "constraints.txt")
     _run(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *limits, *what, cwd=copy)
     return python
+
+
+def _build(copy: Path, folder: Path) -> None:
+    _run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", folder, copy)
 
 
 def _try_out(copy: Path, folder: Path, wheel: Path, version: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -128,9 +129,12 @@ def test_a_changed_tree_a_taken_tag_and_an_empty_change_log_are_refused(clone: P
 
 
 @pytest.mark.slow
-def test_a_dry_run_builds_the_release_and_changes_nothing(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses this environment instead of a new one, and does not try out the wheel; the release below tests both."""
+def test_a_dry_run_shows_the_release_and_changes_nothing(
+    clone: Path, released_clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uses this environment and the distributions of the release below, which tests what this test leaves out."""
     monkeypatch.setattr(release, "_install", lambda *_: Path(sys.executable))
+    monkeypatch.setattr(release, "_build", lambda _, folder: shutil.copytree(released_clone / "dist", folder))
     monkeypatch.setattr(release, "_try_out", lambda *_: None)
     before = git(clone, "rev-parse", "HEAD")
     result = released("9.0.0", "--dry-run")
