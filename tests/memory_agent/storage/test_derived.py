@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from brute_force import assert_holds, assert_searches, assert_words
+from brute_force import assert_holds, assert_passages, assert_searches, assert_words
 from samples import NDIM, SMALL, embedded, memory, unit_vectors
 
 from memory_agent.errors import IndexDamagedError, StoreError
@@ -69,8 +69,10 @@ def assert_right(archive: Archive) -> None:
     assert not archive.is_rebuilding
     assert_holds(archive.view, memories, vectors)
     assert_words(archive.view, words)
-    for query in unit_vectors(3, seed=99):
-        assert_searches(archive.view, memories, vectors, query, ["race", "number3", "absent"])
+    query, *others = unit_vectors(3, seed=99)
+    assert_searches(archive.view, memories, vectors, query, ["race", "number3", "absent"])
+    for other in others:
+        assert_passages(archive.view, vectors, other)
 
 
 def was_loaded(archive: Archive) -> bool:
