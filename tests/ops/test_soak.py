@@ -36,7 +36,7 @@ def folder() -> Iterator[Path]:
 @contextmanager
 def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a part of a soak, and terminate it at the end of the block."""
-    options = ("--users", "6", "--rate", "30", "--restart-minutes", "0.05", "--sample-s", "0.3", "--nice", "0")
+    options = ("--users", "6", "--rate", "10", "--restart-minutes", "0.05", "--sample-s", "0.3", "--nice", "0")
     command = [sys.executable, "-m", "ops.soak", *options, "--resume", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as soak:
         try:
