@@ -18,7 +18,7 @@ from trace_collector import Collector, collecting
 
 STOP_TIMEOUT_S = 60
 ONE_HOST = ("daemon.dedicated_hosts=0", "daemon.shared_hosts=1")
-"""All users share one host. A host takes 1.2 s of processor time to start, and a hundredth of a core while it waits
+"""All users share one host. A host takes 0.7 s of processor time to start, and a hundredth of a core while it waits
 (measured)."""
 FEW_HOSTS = ("daemon.dedicated_hosts=1", "daemon.shared_hosts=1")
 """The first user has a separate host; all other users share one."""
@@ -164,13 +164,13 @@ def rough_daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def own_daemon() -> Iterator[DaemonProcess]:
-    """A daemon without Ray that the test starts, kills and stops. Starting it takes a second of processor time."""
+    """A daemon without Ray that the test starts, kills and stops. Starting it takes 0.6 s of processor time."""
     yield from _own(light=True)
 
 
 @pytest.fixture
 def own_full_daemon() -> Iterator[DaemonProcess]:
-    """A daemon with Ray, for tests of its processes. Starting it takes 11 s of processor time."""
+    """A daemon with Ray, for tests of its processes. Starting it and a host takes 2.4 s of processor time."""
     yield from _own(light=False)
 
 

@@ -60,13 +60,13 @@ def laned(int8_model: MiniLM) -> Iterator[LanedEmbedder]:
 
 @pytest.fixture(scope="session")
 def real_sentences() -> list[str]:
-    """100 turns of real dialogue, if available."""
+    """200 turns of real dialogue, if available."""
     path = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
     if not path.exists():
         pytest.skip("the real dialogues are not available")
     conversations = json.loads(path.read_text())
     sessions = [turns for c in conversations for turns in c["conversation"].values() if isinstance(turns, list)]
-    return [f"{turn['speaker']}: {turn['text']}" for turns in sessions for turn in turns][::7][:100]
+    return [f"{turn['speaker']}: {turn['text']}" for turns in sessions for turn in turns][::7][:200]
 
 
 @pytest.fixture

@@ -254,8 +254,8 @@ def test_it_logs_neither_texts_nor_vectors(start_server: StartServer) -> None:
 
 
 def test_it_stays_small_under_load(shared_server: ServerProcess, remote: RemoteEmbedder) -> None:
-    remote.embed_texts([f"{number} " + "word " * 300 for number in range(10)])
-    for number in range(3):
+    remote.embed_texts([f"{number} " + "word " * 300 for number in range(40)])
+    for number in range(10):
         remote.embed_query(f"{number} " + "other " * 300)
     assert psutil.Process(shared_server.process.pid).memory_info().rss < 200e6
 
