@@ -166,7 +166,7 @@ memory-agent remember "Staging needs the VPN"
 memory-agent stop; active stopped inactive
 systemctl --user start memory-agent
 kill -9 $(cut -d ' ' -f 1 $MEMORY_AGENT_DATA_DIR/daemon.lock)
-for _ in $(seq 100); do memory-agent status > /dev/null 2>&1 && break || sleep 0.2; done
+for _ in $(seq 100); do [ $(systemctl --user show -P NRestarts memory-agent) = 1 ] && break || sleep 0.1; done
 active killed active
 memory-agent recall "what does staging need?"
 memory-agent service remove --yes
