@@ -49,8 +49,13 @@ def served() -> Iterator[Path]:
         assert code == 0, (root / "daemon.log").read_text(encoding="utf-8")
 
 
-def test_a_daemon_continues_where_the_former_one_stopped(served: Path) -> None:
+def test_a_daemon_continues_where_the_former_one_stopped_and_knows_its_keys(served: Path) -> None:
     data_dir = served / "plain"
+    key = served / "alice-laptop.key"
+    with MemoryClient("alice", data_dir=data_dir, key_file=key) as memory:
+        assert memory.stats().memories == FORMER["stats of alice"]["answer"]["memories"]
+    with MemoryClient("bob", data_dir=data_dir, key_file=key) as memory, pytest.raises(UserNotAllowedError):
+        memory.stats()
     with MemoryClient("alice", data_dir=data_dir) as memory:
         asked = memory.recall(LOGOUTS, mode="vector", deadline_ms=60_000, min_relevance=0)
         assert asked.degraded == (PENDING,)
@@ -76,14 +81,6 @@ def test_a_daemon_continues_where_the_former_one_stopped(served: Path) -> None:
         memory.wait(through, 60)
         assert memory.stats().memories == FORMER["stats of alice"]["answer"]["memories"] + 20
         assert memory.recall("Ticket 38 waits", mode="lexical", top_k=1).memories[0].record.event_id == "spooled-38"
-
-
-def test_a_key_that_the_former_version_made_opens_its_user_alone(served: Path) -> None:
-    place = {"data_dir": served / "plain", "key_file": served / "alice-laptop.key"}
-    with MemoryClient("alice", **place) as memory:
-        assert memory.stats().memories == FORMER["stats of alice"]["answer"]["memories"]
-    with MemoryClient("bob", **place) as memory, pytest.raises(UserNotAllowedError):
-        memory.stats()
 
 
 def test_a_rebuild_of_vectors_embeds_the_titles_and_tags_that_the_former_version_left_out(served: Path) -> None:
