@@ -8,19 +8,21 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from memory_agent import MemoryClient
+from memory_agent.cli.group import cli
 from memory_agent.integrations import CLIENTS, Scope, hook_launcher
 from memory_agent.integrations import FOLDER as PLUGINS
 from ops.demo.agents import AGENTS, ANSWER, FAILURE, INSTALLED, Agent
 from ops.demo.model_api import ModelApi, ToolCall, model_api
 from tests.from_npm import missing
 
-from .conftest import DaemonProcess, environment
+from .conftest import DaemonProcess
 from .test_killed import wait_until
 
 FIRST_PROMPT = "Find out why the deploy to staging hangs, and fix it"
@@ -57,12 +59,11 @@ def installed(client: str) -> Agent:
 
 
 def memory_agent(home: Path, folder: Path, *words: str) -> None:
-    command = [str(Path(sys.executable).with_name("memory-agent")), *words]
-    done = subprocess.run(
-        command, cwd=folder, env=environment() | {"HOME": str(home)}, capture_output=True, text=True, timeout=60,
-        check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    """Run a command in this process, which takes a tenth of a new process's time."""
+    removed = {name: None for name in os.environ if name.startswith("MEMORY_AGENT_")}
+    with chdir(folder):
+        done = CliRunner().invoke(cli, words, env=removed | {"HOME": str(home)})
+    assert done.exit_code == 0, done.output
 
 
 def texts(memory: MemoryClient) -> list[str]:
