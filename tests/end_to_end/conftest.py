@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from click.testing import CliRunner, Result
 from trace_collector import Collector, collecting
+
+from memory_agent.cli.group import cli
 
 STOP_TIMEOUT_S = 60
 ONE_HOST = ("daemon.dedicated_hosts=0", "daemon.shared_hosts=1")
@@ -109,6 +112,12 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")} | {
         "RAY_USAGE_STATS_ENABLED": "0"
     }
+
+
+def invoke(*words: str, input: str = "", **variables: str) -> Result:
+    """Run `memory-agent WORDS` in this process, which takes a tenth of a new process's time."""
+    removed = {name: None for name in os.environ if name.startswith("MEMORY_AGENT_")}
+    return CliRunner().invoke(cli, words, input, env=removed | variables)
 
 
 def short_folder() -> tempfile.TemporaryDirectory[str]:

@@ -12,17 +12,15 @@ from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from memory_agent import MemoryClient
-from memory_agent.cli.group import cli
 from memory_agent.integrations import CLIENTS, Scope, hook_launcher
 from memory_agent.integrations import FOLDER as PLUGINS
 from ops.demo.agents import AGENTS, ANSWER, FAILURE, INSTALLED, Agent
 from ops.demo.model_api import ModelApi, ToolCall, model_api
 from tests.from_npm import missing
 
-from .conftest import DaemonProcess
+from .conftest import DaemonProcess, invoke
 from .test_killed import wait_until
 
 FIRST_PROMPT = "Find out why the deploy to staging hangs, and fix it"
@@ -59,10 +57,8 @@ def installed(client: str) -> Agent:
 
 
 def memory_agent(home: Path, folder: Path, *words: str) -> None:
-    """Run a command in this process, which takes a tenth of a new process's time."""
-    removed = {name: None for name in os.environ if name.startswith("MEMORY_AGENT_")}
     with chdir(folder):
-        done = CliRunner().invoke(cli, words, env=removed | {"HOME": str(home)})
+        done = invoke(*words, HOME=str(home))
     assert done.exit_code == 0, done.output
 
 

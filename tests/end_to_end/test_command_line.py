@@ -1,4 +1,4 @@
-"""Test the command line in separate processes, against a real daemon."""
+"""Test the command line against a real daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import Settings
 from relay import BrokerSettings, BusSettings
 
-from .conftest import DaemonProcess, environment
+from .conftest import DaemonProcess, environment, invoke
 
 ENGINES = ("ray", "onnxruntime", "onnx", "tokenizers", "safetensors", "usearch")
 PROBE = """
@@ -40,8 +40,8 @@ def run(*words: str, input: str = "", **variables: str) -> subprocess.CompletedP
 
 
 def document(*words: str, input: str = "") -> Any:
-    done = run(*words, "--json", input=input)
-    assert done.returncode == 0, done.stderr
+    done = invoke(*words, "--json", input=input)
+    assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
