@@ -19,7 +19,7 @@ from memory_agent.layout import CONSUMER
 from memory_agent.triggers.block import RECALLED, Block
 from relay import JournalSettings, Publisher, Subscriber, journal_folder, relay_endpoints, rewind
 
-from .conftest import DaemonProcess, environment
+from .conftest import DaemonProcess, environment, invoke
 from .test_killed import part_pid, wait_until
 
 PATIENCE_S = 90.0
@@ -80,19 +80,14 @@ def test_a_conductor_and_the_command_line_receive_the_block_of_a_message(daemon:
 
 
 def test_a_role_that_no_trigger_has_is_noted(daemon: DaemonProcess) -> None:
-    command = [sys.executable, "-m", "memory_agent", "blocks", "--role", "conducter", "--timeout", "0.2"]
-    ran = subprocess.run(
-        [*command, "--data-dir", str(daemon.data_dir)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (ran.returncode, "has no role conducter, only conductor, worker, writer" in ran.stderr) == (1, True)
+    ran = invoke("blocks", "--role", "conducter", "--timeout", "0.2", "--data-dir", str(daemon.data_dir))
+    assert (ran.exit_code, "has no role conducter, only conductor, worker, writer" in ran.stderr) == (1, True)
 
 
 def test_a_follower_without_events_ends_at_its_timeout(daemon: DaemonProcess) -> None:
-    command = [sys.executable, "-m", "memory_agent", "blocks", "--user", "nobody-speaks", "--timeout", "0.2", "--json"]
-    done = subprocess.run(
-        [*command, "--data-dir", str(daemon.data_dir)], capture_output=True, text=True, env=environment(), check=False
-    )
-    assert (done.returncode, done.stdout) == (1, "")
+    words = ("blocks", "--user", "nobody-speaks", "--timeout", "0.2", "--json")
+    done = invoke(*words, "--data-dir", str(daemon.data_dir))
+    assert (done.exit_code, done.stdout) == (1, "")
 
 
 def test_a_table_with_an_error_stops_the_daemon_with_the_line(daemon: DaemonProcess) -> None:

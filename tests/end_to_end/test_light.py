@@ -10,8 +10,7 @@ import pytest
 from memory_agent import MemoryClient, join_ray
 from memory_agent.errors import MemoryAgentError, UnavailableError
 
-from .conftest import DaemonProcess
-from .test_command_line import run
+from .conftest import DaemonProcess, invoke
 from .test_daemon import texts
 from .test_lifecycle import publish, said
 
@@ -46,7 +45,7 @@ def test_it_is_one_process_that_has_not_loaded_ray(light_daemon: DaemonProcess) 
         assert not [file.path for file in process.memory_maps() if "/ray/" in file.path]
         soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
         assert soft >= min(hard, 65_536)  # each awake user needs four open files
-    shown = run("status", "--data-dir", str(light_daemon.data_dir)).stdout
+    shown = invoke("status", "--data-dir", str(light_daemon.data_dir)).stdout
     assert "form                      light" in shown
     assert "in daemon" in shown
 

@@ -24,7 +24,7 @@ from memory_agent.exchange import Exchange
 from memory_agent.layout import Layout
 from memory_agent.starting import Start, record_start, restart_daemon
 
-from .conftest import DaemonProcess, short_folder
+from .conftest import DaemonProcess, invoke, short_folder
 from .test_command_line import run
 
 PATIENCE_S = 120.0
@@ -111,13 +111,13 @@ def test_stop_ends_the_daemons_of_several_folders_and_no_hook_starts_them_again(
         for layout in (first, second):
             call(LocalDoor(layout, None, lambda _: None), "recall", query="anything")
         assert first.start.exists()
-        done = run("stop", "--data-dir", str(first.data_dir))
+        done = invoke("stop", "--data-dir", str(first.data_dir))
         assert done.stdout == f"the daemon of {first.data_dir} has stopped\n"
         assert not first.daemon_runs()
         assert second.daemon_runs()
         assert not first.start.exists()
-        again = run("stop", "--data-dir", str(first.data_dir))
-        assert again.returncode == 1
+        again = invoke("stop", "--data-dir", str(first.data_dir))
+        assert again.exit_code == 1
         assert again.stderr == f"error: no daemon serves {first.data_dir}\n"
 
 

@@ -12,8 +12,8 @@ import pytest
 from memory_agent import MemoryClient
 from relay import Publisher, relay_endpoints
 
-from .conftest import DaemonProcess, environment
-from .test_command_line import document, run
+from .conftest import DaemonProcess, environment, invoke
+from .test_command_line import document
 from .test_killed import wait_until
 
 AT = datetime(2026, 2, 16, 10, tzinfo=UTC)
@@ -131,5 +131,5 @@ def test_a_killed_rebuild_continues_and_ends_with_the_same_answers(
     place = ("--data-dir", str(own_daemon.data_dir))
     assert document("rebuild", "--vectors", *place) == {"users": {"alice": 0, "bob": 0}}
     assert own_daemon.stop() == 0
-    done = run("verify", *place)
-    assert done.returncode == 0, done.stdout
+    done = invoke("verify", *place)
+    assert done.exit_code == 0, done.stdout

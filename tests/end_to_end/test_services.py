@@ -20,8 +20,7 @@ from memory_agent import MemoryClient
 from memory_agent.layout import Layout
 from memory_agent.version import VERSION
 
-from .conftest import DaemonProcess, environment
-from .test_command_line import run
+from .conftest import DaemonProcess, environment, invoke
 
 FACT = "Staging needs the VPN"
 FORMER = """
@@ -30,11 +29,6 @@ memory_agent.version.VERSION = "0.0.9"
 from memory_agent.__main__ import main
 main()
 """
-
-
-def tried(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "memory_agent", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=120, check=False)
 
 
 def remembered(daemon: DaemonProcess) -> list[str]:
@@ -78,10 +72,10 @@ def test_a_daemon_that_does_not_stop_in_time_is_reported(own_daemon: DaemonProce
     own_daemon.start()
     os.kill(own_daemon.pid, signal.SIGSTOP)
     try:
-        late = tried("stop", "--timeout", "0", "--json", "--data-dir", str(own_daemon.data_dir))
+        late = invoke("stop", "--timeout", "0", "--json", "--data-dir", str(own_daemon.data_dir))
     finally:
         os.kill(own_daemon.pid, signal.SIGCONT)
-    assert (late.returncode, json.loads(late.stderr)["error"]["code"]) == (1, "deadline_exceeded")
+    assert (late.exit_code, json.loads(late.stderr)["error"]["code"]) == (1, "deadline_exceeded")
     assert own_daemon.wait() == 0
 
 
@@ -93,13 +87,13 @@ def test_stop_never_signals_a_process_that_is_not_the_daemon(own_daemon: DaemonP
     with subprocess.Popen(["sleep", "600"]) as other:
         lock.write_text(f"{other.pid} {VERSION}\n")
         try:
-            refused = tried("stop", "--json", *place)
+            refused = invoke("stop", "--json", *place)
             own_daemon.kill()
-            stopped = tried("stop", *place)
+            stopped = invoke("stop", *place)
             assert other.poll() is None
         finally:
             other.kill()
-    assert (refused.returncode, json.loads(refused.stderr)["error"]["code"]) == (1, "daemon_running")
+    assert (refused.exit_code, json.loads(refused.stderr)["error"]["code"]) == (1, "daemon_running")
     assert "no daemon serves" in stopped.stderr
 
 
@@ -110,8 +104,8 @@ def test_stop_leaves_a_command_alone_that_uses_the_folder(own_daemon: DaemonProc
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as restoring:
         assert restoring.stdout is not None
         restoring.stdout.readline()
-        refused = tried("stop", "--data-dir", str(own_daemon.data_dir))
-        assert (refused.returncode, f"process {restoring.pid} uses" in refused.stderr) == (1, True)
+        refused = invoke("stop", "--data-dir", str(own_daemon.data_dir))
+        assert (refused.exit_code, f"process {restoring.pid} uses" in refused.stderr) == (1, True)
         restoring.communicate(b"\n", timeout=60)
     assert restoring.returncode == 0
 
@@ -120,19 +114,19 @@ def test_after_an_upgrade_the_running_daemon_is_named_stopped_and_replaced(own_d
     place = ("--user", "lena", "--data-dir", str(own_daemon.data_dir))
     installed, own_daemon.program = own_daemon.program, (sys.executable, "-c", FORMER)
     own_daemon.start()
-    shown = tried("remember", FACT, *place).stderr
+    shown = invoke("remember", FACT, *place).stderr
     assert f"the running daemon has version 0.0.9, this command {VERSION}" in shown
     assert "to restart it: memory-agent stop\n" in shown
-    checks = json.loads(run("doctor", "--json", *place[2:]).stdout)["checks"]
+    checks = json.loads(invoke("doctor", "--json", *place[2:]).stdout)["checks"]
     (check,) = [check for check in checks if check["name"] == "daemon"]
     assert (check["state"], check["advice"]) == ("warning", "restart it: memory-agent stop")
-    assert json.loads(run("stop", "--json", *place).stdout) == {"is_stopped": True, "hint": ""}
+    assert json.loads(invoke("stop", "--json", *place).stdout) == {"is_stopped": True, "hint": ""}
     assert own_daemon.wait() == 0
-    again = tried("stop", *place)
-    assert (again.returncode, again.stderr) == (1, f"error: no daemon serves {own_daemon.data_dir}\n")
+    again = invoke("stop", *place)
+    assert (again.exit_code, again.stderr) == (1, f"error: no daemon serves {own_daemon.data_dir}\n")
     own_daemon.program = installed
     own_daemon.start()
-    assert "the running daemon" not in tried("status", *place).stderr
+    assert "the running daemon" not in invoke("status", *place).stderr
     assert remembered(own_daemon) == [FACT]
 
 
