@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
 from relay import Publisher, relay_endpoints
 
-from .conftest import HASTY, DaemonProcess, environment, short_folder
+from .conftest import HASTY, DaemonProcess, invoke, short_folder
 
 SECRET = "zanzibarquokka"
 MARKS = (SECRET, "kakapo-run", "numbat-session", "axolotl-event")
@@ -48,10 +46,9 @@ def readable(folder: Path) -> list[str]:
 
 
 def run_verb(daemon: DaemonProcess, *words: str) -> Any:
-    command = [sys.executable, "-m", "memory_agent", *words, "--data-dir", str(daemon.data_dir), "--json"]
-    command += ["--set", f"encryption.keys_folder={daemon.keys}"]  # type: ignore[attr-defined]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
-    assert done.returncode == 0, done.stderr
+    keys = ("--set", f"encryption.keys_folder={daemon.keys}")  # type: ignore[attr-defined]
+    done = invoke(*words, "--data-dir", str(daemon.data_dir), "--json", *keys)
+    assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,15 @@ from memory_agent import MemoryClient
 from memory_agent.errors import ScopeMissingError, UnauthorizedError, UserNotAllowedError
 from relay import Publisher, identity_of, read_key_file
 
-from .conftest import DaemonProcess, environment
+from .conftest import DaemonProcess, invoke
 
 CURVE = "curve+tcp://127.0.0.1:*"
 
 
 def keys(data_dir: Path, *words: str) -> Any:
-    command = [sys.executable, "-m", "memory_agent", "keys", *words, "--json", "--data-dir", str(data_dir)]
-    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
-    return json.loads(result.stdout)
+    done = invoke("keys", *words, "--json", "--data-dir", str(data_dir))
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def test_one_user_works_over_curve_until_the_key_is_revoked(own_daemon: DaemonProcess, tmp_path: Path) -> None:

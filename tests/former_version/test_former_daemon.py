@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from questions import ANSWERS, LOGOUTS, PENDING, SETTINGS, unpack
 
 from memory_agent import MemoryClient
+from memory_agent.cli.group import cli
 from memory_agent.errors import UserNotAllowedError
 from relay import Publisher, relay_endpoints
 
@@ -103,6 +105,6 @@ def test_a_rebuild_of_vectors_embeds_the_titles_and_tags_that_the_former_version
 def _rebuilt(root: Path) -> dict[str, int]:
     """Embed alice's memories again from the command line; return the counts by user."""
     words = ["rebuild", "--vectors", "--user", "alice", "--data-dir", str(root / "plain"), "--json"]
-    done = subprocess.run([sys.executable, "-m", "memory_agent", *words], capture_output=True, timeout=120, check=True)
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
     users: dict[str, int] = json.loads(done.stdout)["users"]
     return users
