@@ -37,7 +37,7 @@ from tests.end_to_end.cluster import (
     place,
     until,
 )
-from tests.end_to_end.conftest import FEW_HOSTS, DaemonProcess, environment, short_folder
+from tests.end_to_end.conftest import ONE_HOST, DaemonProcess, environment, short_folder
 from tests.memory_agent.provider_server import embeds, serving
 from tests.scraped import value
 
@@ -76,7 +76,8 @@ def embedder() -> Iterator[tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def daemon(embedder: tuple[str, ...]) -> Iterator[DaemonProcess]:
-    with short_folder() as folder, cluster_daemon(Path(folder), *FEW_HOSTS, embedder=embedder).running() as process:
+    settings = (*ONE_HOST, "daemon.upkeep_interval_s=3")
+    with short_folder() as folder, cluster_daemon(Path(folder), *settings, embedder=embedder).running() as process:
         yield process
 
 
@@ -138,16 +139,16 @@ def handled(daemon: DaemonProcess) -> None:
 def hosted(daemon: DaemonProcess, machine: NodeProcess) -> str:
     """Store `NOTE` for a new user on a machine; return the user.
 
-    A machine that lost a host receives no users for 10 s.
+    A machine that lost a host receives no users for 10 s, so other tests run before its next users are stored.
     """
-    for _ in range(60):
+    for _ in range(30):
         user_id = f"user-{next(NUMBERS)}"
         place(daemon, user_id, machine.name)
         with suppress(MemoryAgentError):
             stored(daemon, user_id, NOTE)
             if (machine.data_dir / "users" / user_id / "records").exists():
                 return user_id
-        time.sleep(0.5)
+        time.sleep(1.0)
     raise AssertionError(daemon.log())
 
 
@@ -233,6 +234,18 @@ def refuses_strangers(port: int) -> bool:
             return True
 
 
+def test_a_killed_gcs_is_started_again(daemon: DaemonProcess, machines: dict[str, NodeProcess]) -> None:
+    (gcs,) = (child for child in psutil.Process(daemon.pid).children() if child.name() == "gcs_server")
+    time_left_s = 10 - (time.time() - psutil.Process(machines["w1"].pid).create_time())
+    time.sleep(max(0.0, time_left_s))  # a gcs that dies within 10 s is not restarted; the machine is younger
+    gcs.kill()
+    until(lambda: "ray.gcs_died" in daemon.log(), daemon.log)
+    for host in hosts_of(machines["w1"]):
+        host.kill()
+    assert texts(daemon, hosted(daemon, machines["w2"])) == [NOTE]
+    assert states(daemon) == BOTH_UP
+
+
 def test_a_ray_client_needs_the_token_and_a_certificate(daemon: DaemonProcess, tmp_path: Path) -> None:
     """Ray retries a refused connection for over a minute; meanwhile, two clients that lack nothing join in turn."""
     with ExitStack() as stack:
@@ -266,14 +279,6 @@ def ray_client(daemon: DaemonProcess, folder: Path, lacking: str = "nothing") ->
             process.kill()
 
 
-def test_a_planner_on_the_daemons_machine_asks_a_host_on_another(
-    daemon: DaemonProcess, machines: dict[str, NodeProcess]
-) -> None:
-    command = [sys.executable, "-c", PLANNER, str(daemon.data_dir), hosted(daemon, machines["w1"])]
-    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
-    assert result.stdout.strip() == str([NOTE]), result.stderr
-
-
 def test_a_machine_that_may_not_join_is_told_why(
     daemon: DaemonProcess, machines: dict[str, NodeProcess], tmp_path: Path
 ) -> None:
@@ -298,88 +303,17 @@ def refused(node: NodeProcess, **differing: str) -> str:
     return result.stderr
 
 
-def test_a_killed_gcs_is_started_again_and_starts_hosts(
-    daemon: DaemonProcess, machines: dict[str, NodeProcess]
-) -> None:
-    (gcs,) = (child for child in psutil.Process(daemon.pid).children() if child.name() == "gcs_server")
-    time_left_s = 10 - (time.time() - gcs.create_time())
-    time.sleep(max(0.0, time_left_s))  # a gcs that dies immediately is not restarted
-    gcs.kill()
-    until(lambda: "ray.gcs_died" in daemon.log(), daemon.log)
-    for host in hosts_of(machines["w1"]):
-        host.kill()
+def test_a_gcs_that_was_started_again_starts_hosts(daemon: DaemonProcess, machines: dict[str, NodeProcess]) -> None:
+    """All hosts on the machine were killed after the former gcs."""
     assert texts(daemon, hosted(daemon, machines["w1"])) == [NOTE]
-    assert states(daemon) == BOTH_UP
 
 
-def test_a_killed_machine_leaves_nothing_running_and_is_forgotten(
+def test_a_planner_on_the_daemons_machine_asks_a_host_on_another(
     daemon: DaemonProcess, machines: dict[str, NodeProcess]
 ) -> None:
-    machine = machines["w2"]
-    user_id = hosted(daemon, machine)
-    family = machine.family()
-    assert len(family) >= 5
-    machine.kill()
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert alive == []
-    until(lambda: states(daemon) == {"w1": "up"}, daemon.log, within_s=20)
-    assert texts(daemon, user_id) == [NOTE]
-    machine.start()
-    hosted(daemon, machine)
-
-
-def test_nothing_acknowledged_is_lost_or_doubled_when_a_machine_is_killed(
-    daemon: DaemonProcess, machines: dict[str, NodeProcess]
-) -> None:
-    users = [f"killed-{number}" for number in range(3)]
-    expected: dict[str, list[str]] = {}
-    for user_id in users:
-        place(daemon, user_id, "w1")
-        expected[user_id] = publish(daemon, user_id, range(10))
-        stored(daemon, user_id, NOTE)
-        expected[user_id] += [NOTE, *publish(daemon, user_id, range(10, 20))]
-    family = machines["w1"].family()
-    for process in family:
-        process.kill()
-    psutil.wait_procs(family, timeout=20)
-    machines["w1"].ended()
-    for user_id in users:
-        expected[user_id] += publish(daemon, user_id, range(20, 25))
-    handled(daemon)
-    for user_id in users:
-        assert texts(daemon, user_id) == sorted(expected[user_id])
-    until(lambda: states(daemon) == {"w2": "up"}, daemon.log)
-
-
-def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards(
-    daemon: DaemonProcess, machines: dict[str, NodeProcess]
-) -> None:
-    user_id = hosted(daemon, machines["w2"])
-    published = publish(daemon, user_id, range(5))
-    handled(daemon)
-    family = frozen(machines["w2"])
-    hosts = hosts_of(machines["w2"])
-    assert hosts
-    try:
-        assert texts(daemon, user_id) == sorted([NOTE, *published])
-        stored(daemon, user_id, "staging is reset on Mondays")
-    finally:
-        for process in family:
-            process.send_signal(signal.SIGCONT)
-    assert "staging is reset on Mondays" in texts(daemon, user_id)
-    until(lambda: not any(host.is_running() for host in hosts), machines["w2"].log)  # killed, or ended with Ray
-    until(lambda: states(daemon).get("w2") == "up", machines["w2"].log)
-    assert Counter(texts(daemon, user_id)).most_common(1)[0][1] == 1
-
-
-def frozen(machine: NodeProcess) -> list[psutil.Process]:
-    """Freeze all processes of a machine, including those that it starts meanwhile; return them."""
-    family: list[psutil.Process] = []
-    while started := [process for process in machine.family() if process not in family]:
-        for process in started:
-            process.send_signal(signal.SIGSTOP)
-        family += started
-    return family
+    command = [sys.executable, "-c", PLANNER, str(daemon.data_dir), hosted(daemon, machines["w1"])]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    assert result.stdout.strip() == str([NOTE]), result.stderr
 
 
 def test_users_leave_a_machine_with_a_full_disk_until_it_has_room(
@@ -430,17 +364,41 @@ def found_in(folder: Path, text: str) -> list[Path]:
     return [file for file in folder.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]
 
 
+def test_nothing_acknowledged_is_lost_or_doubled_when_a_machine_is_killed(
+    daemon: DaemonProcess, machines: dict[str, NodeProcess]
+) -> None:
+    users = [f"killed-{number}" for number in range(3)]
+    expected: dict[str, list[str]] = {}
+    for user_id in users:
+        place(daemon, user_id, "w1")
+        expected[user_id] = publish(daemon, user_id, range(10))
+        stored(daemon, user_id, NOTE)
+        expected[user_id] += [NOTE, *publish(daemon, user_id, range(10, 20))]
+    assert any((machines["w1"].data_dir / "users" / user_id / "records").exists() for user_id in users)
+    family = machines["w1"].family()
+    for process in family:
+        process.kill()
+    psutil.wait_procs(family, timeout=20)
+    machines["w1"].ended()
+    for user_id in users:
+        expected[user_id] += publish(daemon, user_id, range(20, 25))
+    handled(daemon)
+    for user_id in users:
+        assert texts(daemon, user_id) == sorted(expected[user_id])
+    until(lambda: states(daemon) == {"w2": "up"}, daemon.log)
+
+
 def test_users_survive_the_daemons_death_and_machines_join_the_next_daemon(
     daemon: DaemonProcess, machines: dict[str, NodeProcess]
 ) -> None:
-    user_id = hosted(daemon, machines["w1"])
+    user_id = hosted(daemon, machines["w2"])
     published = publish(daemon, user_id, range(10))
     hosts = [host for machine in machines.values() for host in hosts_of(machine)]
     assert hosts
     daemon.kill()
+    daemon.start()
     _, alive = psutil.wait_procs(hosts, timeout=20)
     assert alive == []
-    daemon.start()
     handled(daemon)
     assert texts(daemon, user_id) == sorted([NOTE, *published])
     until(lambda: states(daemon) == BOTH_UP, daemon.log)
@@ -471,3 +429,55 @@ def test_machines_leave_by_name_and_by_folder_and_users_stay_without_machines(
     stored(daemon, users[0], "staging is reset on Mondays")
     assert texts(daemon, users[0]) == sorted([NOTE, "staging is reset on Mondays"])
     assert os.listdir(daemon.data_dir / "users" / users[0])
+
+
+def test_a_killed_machine_leaves_nothing_running_and_is_forgotten(
+    daemon: DaemonProcess, machines: dict[str, NodeProcess]
+) -> None:
+    machine = machines["w2"]
+    user_id = hosted(daemon, machine)
+    family = machine.family()
+    assert len(family) >= 5
+    machine.kill()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+    until(lambda: states(daemon) == {"w1": "up"}, daemon.log, within_s=20)
+    assert texts(daemon, user_id) == [NOTE]
+    machine.start()
+
+
+def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards(
+    daemon: DaemonProcess, machines: dict[str, NodeProcess]
+) -> None:
+    user_id = hosted(daemon, machines["w1"])
+    published = publish(daemon, user_id, range(5))
+    handled(daemon)
+    family = frozen(machines["w1"])
+    hosts = hosts_of(machines["w1"])
+    assert hosts
+    try:
+        assert texts(daemon, user_id) == sorted([NOTE, *published])
+        stored(daemon, user_id, "staging is reset on Mondays")
+    finally:
+        for process in family:
+            process.send_signal(signal.SIGCONT)
+    assert "staging is reset on Mondays" in texts(daemon, user_id)
+    until(lambda: not any(host.is_running() for host in hosts), machines["w1"].log)  # killed, or ended with Ray
+    until(lambda: states(daemon).get("w1") == "up", machines["w1"].log)
+    assert Counter(texts(daemon, user_id)).most_common(1)[0][1] == 1
+
+
+def frozen(machine: NodeProcess) -> list[psutil.Process]:
+    """Freeze all processes of a machine, including those that it starts meanwhile; return them."""
+    family: list[psutil.Process] = []
+    while started := [process for process in machine.family() if process not in family]:
+        for process in started:
+            process.send_signal(signal.SIGSTOP)
+        family += started
+    return family
+
+
+def test_a_killed_machine_that_joined_again_receives_users(
+    daemon: DaemonProcess, machines: dict[str, NodeProcess]
+) -> None:
+    hosted(daemon, machines["w2"])
