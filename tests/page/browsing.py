@@ -30,6 +30,13 @@ _NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => setTimeou
 _IS_LOADING = """() => new Promise((done) => requestAnimationFrame(() => setTimeout(() =>
   done([...document.querySelectorAll("[role=status]")].some((one) => one.textContent.endsWith("…"))))))"""
 _FOUND = "() => [...checks.violations, ...checks.intruders(), ...[window.pwned].flat().filter(Boolean)]"
+_SIGN_OUT = """async () => {
+  const { sessionState, signOut } = await import("/page/api.js");
+  if (sessionState.get().state === "signed-in") await signOut();
+  else sessionState.set({ isKept: false });
+  localStorage.clear();
+  location.hash = "";
+}"""
 _CHECKS = Path(__file__).with_name("checks.js")
 
 
@@ -64,6 +71,14 @@ class Tab:
         page.on("request", self._on_request)
         page.on("requestfinished", self._on_request_end)
         page.on("requestfailed", self._on_request_end)
+
+    def sign_in(self, token: str, user: str) -> None:
+        """Open a link with a ticket or a key. If the page is loaded, it is signed out, and not loaded again."""
+        if self.page.url.startswith(self.url):
+            self.evaluate(_SIGN_OUT)
+        self.page.goto(f"{self.url}/page/#token={token}&user={user}")
+        self.page.wait_for_selector(".shell main h1")
+        self.settle()
 
     def show(self, view: str, /, **params: str) -> None:
         """Go to a view the way a link does, and wait until it has loaded."""
@@ -133,20 +148,24 @@ class Tab:
 
     def _on_request(self, request: Request) -> None:
         self.requests.append(request)
-        address = urlsplit(request.url)
-        if address.scheme in ("http", "https") and f"{address.scheme}://{address.netloc}" != self.url:
+        target = urlsplit(request.url)
+        if target.scheme in ("http", "https") and f"{target.scheme}://{target.netloc}" != self.url:
             self.problems.append(f"request: {request.url}")
-        if address.scheme in ("http", "https") and not (request.method == "GET" and address.path in ENDLESS):
+        if target.scheme in ("http", "https") and not (request.method == "GET" and target.path in ENDLESS):
             self._under_way.add(request)
 
     def _on_request_end(self, request: Request) -> None:
         self._under_way.discard(request)
 
 
+def address(data_dir: Path) -> str:
+    """Return the HTTP address of the daemon of a folder."""
+    return Layout(data_dir).http.read_text().strip()
+
+
 def post(data_dir: Path, path: str, fields: object = None) -> Any:
     """Send a request with the token of a daemon's folder; return the answer."""
-    layout = Layout(data_dir)
-    with closing(HttpCaller(layout.http.read_text().strip(), layout.token())) as caller:
+    with closing(HttpCaller(address(data_dir), Layout(data_dir).token())) as caller:
         answer = caller.send("POST", path, b"" if fields is None else msgspec.json.encode(fields))
     assert answer.status == 200, answer
     return answer.json()
@@ -163,11 +182,8 @@ def publish(data_dir: Path, *events: Mapping[str, Any]) -> None:
     assert post(data_dir, "/v1/events", {"events": events})["refused"] == 0
 
 
-def signed_in(context: BrowserContext, data_dir: Path, user: str, token: str | None = None) -> Tab:
-    """Open the page in a new tab as `memory-agent open` does, or with a key instead of a ticket."""
-    url = Layout(data_dir).http.read_text().strip()
-    tab = Tab(context.new_page(), url)
-    tab.page.goto(f"{url}/page/#token={token or ticket(data_dir)}&user={user}")
-    tab.page.wait_for_selector(".shell main h1")
-    tab.settle()
+def signed_in(context: BrowserContext, data_dir: Path, user: str) -> Tab:
+    """Open the page in a new tab as `memory-agent open` does."""
+    tab = Tab(context.new_page(), address(data_dir))
+    tab.sign_in(ticket(data_dir), user)
     return tab

@@ -1,35 +1,23 @@
-"""Test a page open in two tabs, and one that is open when the daemon restarts, a key is revoked or the clock jumps."""
+"""Test a page that is open when the daemon restarts, a key is revoked, the clock jumps or a view fails."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from memory_agent import MemoryClient
 from relay import ALL_SCOPES, Scope, create_key, revoke_key
-from tests.end_to_end.conftest import DaemonProcess, short_folder
-from tests.page.browsing import Tab, publish
+from tests.end_to_end.conftest import DaemonProcess
+from tests.page.browsing import DESKTOP, Tab, publish, signed_in
 from tests.page.conftest import Filled, OpenTab
-from tests.page.hostile import USER
 
 AWAY = ".banner"
 REFUSED = ("ERR_CONNECTION", "ERR_INCOMPLETE", "ERR_EMPTY", "ERR_NETWORK", "Failed to load resource")
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def mortal() -> Iterator[DaemonProcess]:
-    """A daemon that the test kills and restarts, with two of dora's memories."""
-    with short_folder() as folder, DaemonProcess(Path(folder), light=True).running() as process:
-        with MemoryClient("dora", data_dir=process.data_dir) as client:
-            client.remember("Staging needs the VPN", session_id="monday")
-            client.remember("The deploy takes ten minutes", session_id="tuesday")
-        yield process
 
 
 def reconnect(tab: Tab) -> None:
@@ -45,6 +33,9 @@ def note(text: str, user: str = "dora") -> dict[str, object]:
 def test_a_restart_of_the_daemon_loses_nothing_typed_and_needs_no_reload(
     mortal: DaemonProcess, open_tab: OpenTab
 ) -> None:
+    with MemoryClient("dora", data_dir=mortal.data_dir) as client:
+        client.remember("Staging needs the VPN", session_id="monday")
+        client.remember("The deploy takes ten minutes", session_id="tuesday")
     writing = open_tab(mortal.data_dir, "dora")
     writing.expected = REFUSED
     live, erasing = (Tab(writing.page.context.new_page(), writing.url) for _ in range(2))
@@ -90,7 +81,9 @@ def test_a_restart_of_the_daemon_loses_nothing_typed_and_needs_no_reload(
 def test_a_page_opened_while_the_daemon_is_away_shows_its_data_afterwards(
     mortal: DaemonProcess, open_tab: OpenTab
 ) -> None:
-    tab = open_tab(mortal.data_dir, "dora")
+    with MemoryClient("dana", data_dir=mortal.data_dir) as client:
+        client.remember("Staging needs the VPN")
+    tab = open_tab(mortal.data_dir, "dana")
     tab.expected = REFUSED
     mortal.kill()
     tab.evaluate("() => { location.hash = '#/timeline?kind=finding'; }")
@@ -157,51 +150,38 @@ def test_a_key_that_only_recalls_is_offered_no_change(filled_daemon: Filled, ope
     assert [verb for verb in tab.verbs() if verb in ("forget", "erase", "quarantine_list", "status")] == []
 
 
-def test_two_tabs_share_the_session_and_the_theme(filled_daemon: Filled, open_tab: OpenTab) -> None:
-    one = open_tab(filled_daemon.data_dir, "tara")
-    other = Tab(one.page.context.new_page(), one.url)
-    other.page.goto(f"{one.url}/page/#/live")  # without a ticket
-    other.page.get_by_text("Following").wait_for()
-    one.show("live")
-    one.page.get_by_text("Following").wait_for()
-    publish(filled_daemon.data_dir, note("seen in both", "tara"))
-    for tab in (one, other):
-        tab.page.get_by_text("seen in both").wait_for()
-    one.press("t")
-    theme = str(one.page.locator("html").get_attribute("data-theme"))
-    expect(other.page.locator("html")).to_have_attribute("data-theme", theme)
-    one.page.get_by_role("button", name="Sign out").click()
-    one.page.get_by_role("dialog", name="Sign in").wait_for()
-    one.expected = other.expected = ("401",)
-    other.evaluate("() => { location.hash = '#/runs'; }")
-    other.page.get_by_role("dialog", name="Sign in").wait_for()
-    other.check()
+@pytest.fixture
+def own_profile(browser: Browser, filled_daemon: Filled) -> Iterator[Tab]:
+    """A tab whose clock or modules a test replaces."""
+    with browser.new_context(viewport=DESKTOP) as context:
+        tab = signed_in(context, filled_daemon.data_dir, "clara")
+        yield tab
+        tab.check()
 
 
-@pytest.mark.parametrize("jump", [3 * DAY, -3 * DAY], ids=["forward", "back"])
-def test_a_clock_that_jumps_changes_ages_alone(filled_daemon: Filled, open_tab: OpenTab, jump: timedelta) -> None:
-    user = "forward" if jump > 0 * DAY else "back"
-    with MemoryClient(user, data_dir=filled_daemon.data_dir) as client:
+def test_a_clock_that_jumps_changes_ages_alone(filled_daemon: Filled, own_profile: Tab) -> None:
+    tab = own_profile
+    with MemoryClient("clara", data_dir=filled_daemon.data_dir) as client:
         client.remember("Before the clock was set")
-    tab = open_tab(filled_daemon.data_dir, user)
     tab.page.clock.install(time=datetime.now(UTC))
     for view in ("live", "health", "timeline", "erase"):
         tab.show(view)
-    tab.show("live")
-    tab.page.get_by_text("Following").wait_for()
-    tab.page.clock.set_system_time(datetime.now(UTC) + jump)
-    publish(filled_daemon.data_dir, note("after the clock was set", user))
-    tab.page.get_by_text("after the clock was set").wait_for()
-    tab.show("health")
-    expect(tab.page.locator("main")).to_contain_text(f"Memory of {user}")
-    tab.show("timeline")
-    expect(tab.page.locator("main")).to_contain_text("Before the clock was set")
-    tab.show("search", q="clock")
-    expect(tab.page.locator("#result-0 time")).to_have_text("3 d ago" if jump > 0 * DAY else re.compile("^in [23] d$"))
+    for jump, age in ((3 * DAY, re.compile("^3 d ago$")), (-3 * DAY, re.compile("^in [23] d$"))):
+        tab.show("live")
+        tab.page.get_by_text("Following").wait_for()
+        tab.page.clock.set_system_time(datetime.now(UTC) + jump)
+        publish(filled_daemon.data_dir, note(f"after a jump of {jump}", "clara"))
+        tab.page.get_by_text(f"after a jump of {jump}").wait_for()
+        tab.show("health")
+        expect(tab.page.locator("main")).to_contain_text("Memory of clara")
+        tab.show("timeline")
+        expect(tab.page.locator("main")).to_contain_text("Before the clock was set")
+        tab.show("search", q="clock")
+        expect(tab.page.locator("#result-0 time")).to_have_text(age)
 
 
-def test_a_view_that_throws_shows_an_error_and_the_others_work(open_tab: OpenTab, filled_daemon: Filled) -> None:
-    tab = open_tab(filled_daemon.data_dir, USER)
+def test_a_view_that_throws_shows_an_error_and_the_others_work(own_profile: Tab) -> None:
+    tab = own_profile
     tab.expected = ("no such point",)
     broken = 'export default { title: "Map", key: "m", view: () => { throw new Error("no such point"); } };'
     tab.page.route("**/page/map.js", lambda route: route.fulfill(content_type="text/javascript", body=broken))

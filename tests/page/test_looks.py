@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import expect
 
-from tests.page.browsing import DESKTOP, PHONE, VIEWS, Tab
+from tests.page.browsing import DESKTOP, PHONE, VIEWS, Tab, ticket
 from tests.page.conftest import Filled, OpenTab
 from tests.page.hostile import FEW, TEXTS, as_id
 
@@ -52,17 +52,22 @@ def looked_at(tab: Tab) -> dict[str, list[str]]:
     return {where: problems for where, problems in found.items() if problems}
 
 
+@pytest.fixture
+def tab(any_tab: Tab) -> Tab:
+    """The shared tab, with the memory of a user who has few memories."""
+    any_tab.switch_user(FEW)
+    return any_tab
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_a_view_is_accessible_and_fits(tab: Tab, place: str) -> None:
     view, params = PLACES[place]
-    tab.switch_user(FEW)
     tab.show(view, **params)
     tab.evaluate("() => document.activeElement.blur()")
     assert looked_at(tab) == {}
 
 
 def test_a_memory_a_run_and_a_session_are_accessible_and_fit(tab: Tab, filled_daemon: Filled) -> None:
-    tab.switch_user(FEW)
     one, wide = filled_daemon.few["right to left"], filled_daemon.few["wide"]
     found = {}
     for view, params in (
@@ -78,7 +83,6 @@ def test_a_memory_a_run_and_a_session_are_accessible_and_fit(tab: Tab, filled_da
 
 
 def test_an_open_memory_leaves_the_map_half_of_the_width(tab: Tab, filled_daemon: Filled) -> None:
-    tab.switch_user(FEW)
     tab.show("map", id=filled_daemon.few["script"].memory_id)
     tab.page.locator("aside").get_by_role("heading").first.wait_for()
     width = "selector => document.querySelector(selector).getBoundingClientRect().width"
@@ -86,16 +90,16 @@ def test_an_open_memory_leaves_the_map_half_of_the_width(tab: Tab, filled_daemon
     expect(tab.page.get_by_role("listbox", name="Nearest memories")).to_be_visible()
 
 
-def test_the_dialogs_and_the_menu_are_accessible_and_fit(open_tab: OpenTab, filled_daemon: Filled) -> None:
-    tab = open_tab(filled_daemon.data_dir, FEW, viewport=PHONE)
+def test_the_dialogs_and_the_menu_are_accessible_and_fit(tab: Tab, filled_daemon: Filled) -> None:
+    tab.page.set_viewport_size(PHONE)
     found = {}
     tab.page.get_by_role("button", name="Menu").click()
     expect(tab.page.get_by_role("link", name="Quarantine")).to_be_visible()
     found["menu"] = axe(tab) + fits(tab)
-    tab.page.emulate_media(color_scheme="dark")
+    tab.press("t")
     expect(tab.page.locator("html")).to_have_attribute("data-theme", "dark")
     found["dark menu"] = axe(tab, **_ONLY_COLOURS)  # the bar above a phone's view is on no desktop
-    tab.page.emulate_media(color_scheme="light")
+    tab.press("t")
     expect(tab.page.locator("html")).to_have_attribute("data-theme", "light")
     tab.page.get_by_role("link", name="Erase").click()
     tab.page.get_by_label("The session's id").fill(as_id(f"session {TEXTS['script']}"))
@@ -111,19 +115,23 @@ def test_the_dialogs_and_the_menu_are_accessible_and_fit(open_tab: OpenTab, fill
     tab.page.get_by_role("button", name="Sign out").click()
     tab.page.get_by_role("dialog", name="Sign in").wait_for()
     found["sign in"] = axe(tab) + fits(tab)
+    tab.sign_in(ticket(filled_daemon.data_dir), FEW)
     assert found == {place: [] for place in found}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_is_the_systems_until_one_is_chosen(open_tab: OpenTab, filled_daemon: Filled, scheme: str) -> None:
-    tab = open_tab(filled_daemon.data_dir, FEW, color_scheme=scheme)
-    other = {"light": "dark", "dark": "light"}[scheme]
+def test_the_theme_is_the_systems_until_one_is_chosen(filled_daemon: Filled, open_tab: OpenTab) -> None:
+    tab = open_tab(filled_daemon.data_dir, FEW)
     html = tab.page.locator("html")
-    expect(html).to_have_attribute("data-theme", scheme)
-    tab.page.emulate_media(color_scheme=other)
-    expect(html).to_have_attribute("data-theme", other)
-    tab.press("t")
-    expect(html).to_have_attribute("data-theme", scheme)
-    tab.page.reload()
-    expect(html).to_have_attribute("data-theme", scheme)
+    for scheme, other in (("light", "dark"), ("dark", "light")):
+        tab.evaluate("() => localStorage.removeItem('memory-agent.theme')")
+        tab.page.emulate_media(color_scheme=scheme)
+        tab.page.reload()
+        tab.page.locator("main h1").wait_for()  # from now on, the page follows the system
+        expect(html).to_have_attribute("data-theme", scheme)
+        tab.page.emulate_media(color_scheme=other)
+        expect(html).to_have_attribute("data-theme", other)
+        tab.press("t")
+        expect(html).to_have_attribute("data-theme", scheme)
+        tab.page.reload()
+        expect(html).to_have_attribute("data-theme", scheme)
     tab.settle()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,8 +9,8 @@ from playwright.sync_api import expect
 
 from memory_agent import MemoryClient
 from relay import ALL_SCOPES, Scope, create_key
-from tests.end_to_end.conftest import DaemonProcess, short_folder
-from tests.page.browsing import Tab, ticket
+from tests.end_to_end.conftest import DaemonProcess
+from tests.page.browsing import Tab, publish, ticket
 from tests.page.conftest import Filled, OpenTab
 from tests.page.stranger import another_program
 
@@ -64,11 +62,11 @@ def test_a_link_opened_in_a_tab_that_shows_the_page_signs_in_and_keeps_the_view(
     sam.press("Enter")
     assert "What you typed on the page is kept" in dialog(sam)
     given = ticket(remembered.data_dir)
-    length = sam.evaluate("() => history.length")
+    former = sam.evaluate("() => navigation.currentEntry.key")
     paste(sam, given, "sam")
     shown(sam)
     assert sam.page.url == f"{sam.url}/page/#/search?q=typed"
-    assert sam.evaluate("() => history.length") == length + 1
+    assert sam.evaluate("() => navigation.entries().at(-2).key") == former  # one entry more
     sam.page.go_back()
     assert given not in sam.page.url
     sam.page.go_forward()
@@ -101,8 +99,21 @@ def test_after_signing_out_no_memory_is_in_the_document_or_the_address(sam: Tab)
     assert sam.page.url == f"{sam.url}/page/#/timeline"
 
 
-def test_tabs_sign_out_and_in_together(remembered: Filled, sam: Tab) -> None:
-    other = another(sam)
+def test_two_tabs_share_the_session_and_the_theme(remembered: Filled, sam: Tab) -> None:
+    other = another(sam)  # without a ticket
+    shown(other)
+    for tab in (other, sam):
+        tab.show("live")
+        tab.page.get_by_text("Following").wait_for()
+        sam.page.bring_to_front()  # a hidden tab renders once a second
+    note = {"user_id": "sam", "event_type": "note.taken", "payload": {"text": "seen in both"}}
+    publish(remembered.data_dir, note)
+    for tab in (sam, other):
+        tab.page.get_by_text("seen in both").wait_for()
+    sam.press("t")
+    theme = str(sam.page.locator("html").get_attribute("data-theme"))
+    expect(other.page.locator("html")).to_have_attribute("data-theme", theme)
+    other.show("timeline")
     shown(other)
     sam.page.get_by_role("button", name="Sign out").click()
     for tab in (sam, other):
@@ -150,19 +161,15 @@ def test_a_write_whose_answer_was_lost_is_said_to_be_uncertain(sam: Tab) -> None
     expect(asked.get_by_role("alert")).to_contain_text("It may have carried this out: look before you repeat it.")
     sam.press("Escape")
     shown(sam)
-
-
-@pytest.fixture
-def mortal() -> Iterator[DaemonProcess]:
-    with short_folder() as folder, DaemonProcess(Path(folder), light=True).running() as process:
-        with MemoryClient("sam", data_dir=process.data_dir) as client:
-            client.remember(SECRET)
-        yield process
+    sam.page.unroute("**/v1/forget")
+    expect(sam.page.locator(".banner")).to_have_count(0)
 
 
 def test_another_program_on_the_daemons_port_gets_no_key_and_is_not_taken_for_it(
     mortal: DaemonProcess, open_tab: OpenTab
 ) -> None:
+    with MemoryClient("sam", data_dir=mortal.data_dir) as client:
+        client.remember(SECRET)
     tab = open_tab(mortal.data_dir, "sam")
     tab.expected = REFUSED
     mortal.kill()
