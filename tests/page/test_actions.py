@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from memory_agent import MemoryClient
@@ -12,6 +13,12 @@ from tests.page.browsing import Tab, publish
 from tests.page.conftest import Filled
 
 HTML = "<b>Erase me</b>"
+
+
+@pytest.fixture
+def tab(any_tab: Tab) -> Tab:
+    """The shared tab; each test shows the memory of its own user."""
+    return any_tab
 
 
 def test_an_erasure_removes_what_its_preview_shows_and_gives_a_receipt(filled_daemon: Filled, tab: Tab) -> None:

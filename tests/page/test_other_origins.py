@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from http_caller import HttpCaller
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from memory_agent import MemoryClient
 from tests.page.browsing import REBOUND, Tab
@@ -43,38 +43,43 @@ _STATUS = """([path, method, key]) =>
   fetch(path, { method, headers: { "x-page-key": key } }).then((answer) => answer.status)"""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stranger() -> Iterator[Stranger]:
     with another_program(b"<!doctype html><title>Another page</title><h1>Another page</h1>") as stranger:
         yield stranger
 
 
+@pytest.fixture(scope="module")
+def page(shared_tab: Tab, stranger: Stranger) -> Iterator[Page]:
+    """The stranger's page, in the browser profile that is signed in."""
+    page = shared_tab.page.context.new_page()
+    page.goto(stranger.url)
+    yield page
+    page.close()
+
+
 @pytest.fixture
-def victim(filled_daemon: Filled, tab: Tab) -> Iterator[Tab]:
+def victim(filled_daemon: Filled, any_tab: Tab) -> Iterator[Tab]:
     """A signed-in tab of a user with one memory, which must still exist after the test."""
     with MemoryClient("orla", data_dir=filled_daemon.data_dir) as client:
         client.remember("Orla's secret", id="secret")
-        tab.switch_user("orla")
-        yield tab
+        any_tab.switch_user("orla")
+        yield any_tab
         assert [record.text for record in client.list().records] == ["Orla's secret"]
-    tab.show("search", q="secret")
-    expect(tab.page.locator("#result-0")).to_contain_text("Orla's secret")  # still signed in
+    any_tab.page.bring_to_front()  # a hidden tab renders once a second
+    any_tab.show("search", q="secret")
+    expect(any_tab.page.locator("#result-0")).to_contain_text("Orla's secret")  # still signed in
 
 
-def test_a_page_on_another_port_of_the_host_gets_nothing(victim: Tab, stranger: Stranger) -> None:
+def test_a_page_on_another_port_of_the_host_gets_nothing(victim: Tab, page: Page) -> None:
     key = victim.evaluate("() => localStorage.getItem('memory-agent.page-key')")
-    page = victim.page.context.new_page()
-    page.goto(stranger.url)
     assert page.evaluate("() => localStorage.length") == 0
     answers = page.evaluate(_ATTEMPTS, [victim.url, key])
     assert {answer for answer in answers.values() if not answer.startswith("opaque 0")} == {"refused"}, answers
     assert "secret" not in json.dumps(answers)
-    page.close()
 
 
-def test_a_page_on_another_port_frames_nothing_and_reads_no_window(victim: Tab, stranger: Stranger) -> None:
-    page = victim.page.context.new_page()
-    page.goto(stranger.url)
+def test_a_page_on_another_port_frames_nothing_and_reads_no_window(victim: Tab, page: Page) -> None:
     shown = page.evaluate(
         """target => new Promise(done => {
           const frame = document.createElement("iframe");
@@ -94,19 +99,16 @@ def test_a_page_on_another_port_frames_nothing_and_reads_no_window(victim: Tab, 
     assert read == "unreadable"
     page.evaluate("() => window.other.postMessage({ token: 'x' }, '*')")
     opened.value.close()
-    page.close()
 
 
+@pytest.mark.usefixtures("page")
 def test_the_cookie_is_worthless_to_a_server_on_another_port(victim: Tab, stranger: Stranger) -> None:
-    page = victim.page.context.new_page()
-    page.goto(stranger.url)
     _, _, cookie = stranger.seen[-1]  # a host name has one cookie jar for all its ports
     assert cookie.startswith(f"memory_agent_{urlsplit(victim.url).port}=")
     with closing(HttpCaller(victim.url)) as caller:
         for headers in ({}, {"X-Page-Key": "guessed"}, {"X-Page-Key": cookie.partition("=")[2]}):
             assert caller.post("list", {"user_id": "orla"}, Cookie=cookie, **headers).status == 401
             assert caller.send("GET", "/page/session", Cookie=cookie, **headers).status == 401
-    page.close()
 
 
 def test_a_name_that_resolves_to_the_host_gets_no_page_and_no_answer(victim: Tab) -> None:
