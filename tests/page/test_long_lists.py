@@ -1,4 +1,4 @@
-"""Test that the document stays small with a long timeline and with a live feed of many events."""
+"""Test a timeline of many memories, some of which share one timestamp, and a live feed of many events."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from tests.page.timelines import WITHOUT_MODEL, import_messages
 MEMORIES = 5_000
 EVENTS = 2_000
 PAGE = 100
+EQUAL = 1_100
+BEFORE = AFTER = 300
+"""How many of ida's memories share one timestamp, more than fit on a page; and how many are newer and older."""
+TALL = {"width": 1280, "height": 1_600}
 MOST_ELEMENTS = 1_500
 """Limit for the whole document; a row of the timeline has eight elements."""
 _SCROLL = """(share) => new Promise((done) => {
@@ -25,15 +29,35 @@ _SCROLL = """(share) => new Promise((done) => {
   requestAnimationFrame(() => requestAnimationFrame(done));  // the rows follow the scroll event
 })"""
 _LOADED = "() => document.querySelector('[role=option] .what') && !document.querySelector('[role=option] .wait')"
+_SCROLL_TO = """([place, total]) => {
+  const list = document.querySelector(".list");
+  list.scrollTop = (place / total) * list.scrollHeight;
+}"""
+_LOADED_AT = """place => {
+  const rows = [...document.querySelectorAll("[role=option]")];
+  return rows.some(row => Number(row.ariaPosInSet) === place + 1) && !rows.some(row => row.querySelector(".wait"));
+}"""
+_ROWS = """() => [...document.querySelectorAll("[role=option]")].map(row =>
+  [Number(row.ariaPosInSet) - 1, Number(row.textContent.match(/number (\\d+)/)[1])])"""
 _ELEMENTS = "() => document.querySelectorAll('*').length"
+
+
+def times(before: int, equal: int, after: int) -> list[datetime]:
+    """Return times that are an hour apart, newest first, with one of them repeated."""
+    now = datetime.now(UTC)
+    hours = [*range(before), *[before] * equal, *range(before + 1, before + 1 + after)]
+    return [now - timedelta(hours=number) for number in hours]
 
 
 @pytest.fixture(scope="module")
 def long_daemon() -> Iterator[DaemonProcess]:
-    """A daemon without a model, whose user lena has many memories, one per hour."""
+    """A daemon without a model, whose user lena has many memories, one per hour. Of ida's memories, some share one
+    timestamp; of ivo's, all.
+    """
     with short_folder() as folder:
-        now = datetime.now(UTC)
-        import_messages(Path(folder), "lena", [now - timedelta(hours=number) for number in range(MEMORIES)])
+        import_messages(Path(folder), "lena", times(MEMORIES, 0, 0))
+        import_messages(Path(folder), "ida", times(BEFORE, EQUAL, AFTER))
+        import_messages(Path(folder), "ivo", times(0, EQUAL, 0))
         with DaemonProcess(Path(folder), *WITHOUT_MODEL, light=True).running() as process:
             yield process
 
@@ -68,8 +92,8 @@ def test_a_long_timeline_has_few_rows_in_the_document_and_reads_pages_where_it_i
     lena.settle()
     assert lists(lena) - seen <= 4
     lena.page.locator(".list").focus()
-    for step in range(1, 21):
-        lena.evaluate(_SCROLL, step / 21)
+    for step in range(1, 11):
+        lena.evaluate(_SCROLL, step / 11)
         lena.page.wait_for_function(_LOADED)
         assert rows(lena) < 60
     assert lena.evaluate(_ELEMENTS) < MOST_ELEMENTS
@@ -131,3 +155,43 @@ def test_a_live_feed_keeps_the_newest_rows_and_pauses(long_daemon: DaemonProcess
     expect(lena.page.locator(".feed-row")).to_have_count(1)
     with MemoryClient("lena", data_dir=long_daemon.data_dir) as client:
         assert client.stats().memories == MEMORIES  # a note is no memory
+
+
+def look_at(tab: Tab, place: int, total: int) -> dict[int, int]:
+    """Scroll to a position; return the numbers of the rows shown there, keyed by index."""
+    tab.evaluate(_SCROLL_TO, [place, total])
+    tab.page.wait_for_function(_LOADED_AT, arg=place)
+    return dict(tab.evaluate(_ROWS))
+
+
+@pytest.fixture
+def tall_tab(lena: Tab) -> Iterator[Tab]:
+    """The timeline in a window that shows many rows."""
+    lena.page.set_viewport_size(TALL)
+    lena.show("timeline")
+    yield lena
+    lena.page.set_viewport_size(DESKTOP)
+    lena.switch_user("lena")
+
+
+@pytest.mark.parametrize(("user", "total"), [("ida", BEFORE + EQUAL + AFTER), ("ivo", EQUAL)])
+def test_every_memory_has_one_row_that_few_requests_load_if_many_share_a_timestamp(
+    tall_tab: Tab, user: str, total: int
+) -> None:
+    tab = tall_tab
+    tab.switch_user(user)
+    expect(tab.page.locator("main")).to_contain_text(f"{total:,} memories")
+    tab.settle()
+    rows: dict[int, int] = {}
+    for place in (total // 2, total - EQUAL // 3, total // 2 - 130, total - 200, 150):
+        asked = tab.verbs().count("list")
+        rows |= look_at(tab, place, total)
+        assert tab.verbs().count("list") - asked <= 12
+    place, first = total - 20, total
+    while first > 0:  # the rows of each look overlap with those of the look before
+        seen = look_at(tab, place, total)
+        assert all(rows.get(index, number) == number for index, number in seen.items())
+        rows |= seen
+        first = min(seen)
+        place = max(0, first - (max(seen) - place) + 2)
+    assert sorted(rows) == sorted(rows.values()) == list(range(total))
