@@ -37,7 +37,7 @@ from tests.end_to_end.cluster import (
     place,
     until,
 )
-from tests.end_to_end.conftest import ONE_HOST, DaemonProcess, environment, short_folder
+from tests.end_to_end.conftest import FEW_HOSTS, DaemonProcess, environment, short_folder
 from tests.memory_agent.provider_server import embeds, serving
 from tests.scraped import value
 
@@ -76,7 +76,7 @@ def embedder() -> Iterator[tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def daemon(embedder: tuple[str, ...]) -> Iterator[DaemonProcess]:
-    settings = (*ONE_HOST, "daemon.upkeep_interval_s=3")
+    settings = (*FEW_HOSTS, "daemon.upkeep_interval_s=3")
     with short_folder() as folder, cluster_daemon(Path(folder), *settings, embedder=embedder).running() as process:
         yield process
 
