@@ -56,8 +56,9 @@ def shares(client: MemoryClient) -> bool:
 def daemon() -> Iterator[tuple[str, dict[str, Any]]]:
     """A daemon on the default data folder, in a temporary home, with a plain PUB endpoint."""
     with TemporaryDirectory(prefix="r-") as home:
-        setting = 'relay.broker.pub_bind=["tcp://127.0.0.1:*"]'
-        command = [sys.executable, "-m", "memory_agent", "serve", "--set", setting]
+        settings = ('relay.broker.pub_bind=["tcp://127.0.0.1:*"]', "daemon.dedicated_hosts=0", "daemon.shared_hosts=1")
+        command = [sys.executable, "-m", "memory_agent", "serve"]
+        command += [word for setting in settings for word in ("--set", setting)]
         with (
             open(Path(home) / "daemon.log", "w", encoding="utf-8") as log,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(home)) as process,
