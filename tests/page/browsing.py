@@ -35,7 +35,7 @@ _SIGN_OUT = """async () => {
   if (sessionState.get().state === "signed-in") await signOut();
   else sessionState.set({ isKept: false });
   localStorage.clear();
-  location.hash = "";
+  history.replaceState(null, "", "#/");  // without an event, which might find the next ticket
 }"""
 _CHECKS = Path(__file__).with_name("checks.js")
 

