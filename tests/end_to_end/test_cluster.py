@@ -305,6 +305,8 @@ def refused(node: NodeProcess, **differing: str) -> str:
 
 def test_a_gcs_that_was_started_again_starts_hosts(daemon: DaemonProcess, machines: dict[str, NodeProcess]) -> None:
     """All hosts on the machine were killed after the former gcs."""
+    if "ray.gcs_died" not in daemon.log():
+        pytest.skip("continues the test of a killed gcs")
     assert texts(daemon, hosted(daemon, machines["w1"])) == [NOTE]
 
 
@@ -396,9 +398,9 @@ def test_users_survive_the_daemons_death_and_machines_join_the_next_daemon(
     hosts = [host for machine in machines.values() for host in hosts_of(machine)]
     assert hosts
     daemon.kill()
-    daemon.start()
     _, alive = psutil.wait_procs(hosts, timeout=20)
     assert alive == []
+    daemon.start()
     handled(daemon)
     assert texts(daemon, user_id) == sorted([NOTE, *published])
     until(lambda: states(daemon) == BOTH_UP, daemon.log)
@@ -480,4 +482,6 @@ def frozen(machine: NodeProcess) -> list[psutil.Process]:
 def test_a_killed_machine_that_joined_again_receives_users(
     daemon: DaemonProcess, machines: dict[str, NodeProcess]
 ) -> None:
+    if "node.lost" not in daemon.log():
+        pytest.skip("continues the test of a killed machine")
     hosted(daemon, machines["w2"])

@@ -108,7 +108,7 @@ def test_after_any_kill_every_acknowledged_event_is_stored_once_and_nothing_is_l
             assert own_full_daemon.wait() == 1  # without Ray, the daemon exits; a supervisor would restart it
             assert "ray.died" in own_full_daemon.log()
             assert sockets(own_full_daemon) == []
-            own_full_daemon.light = True  # does not remove what Ray leaves
+            wait_until(lambda: not any("Ray" in one or "/" in one for one in family.left()), timeout_s=60.0)
             own_full_daemon.start()
             assert publisher.wait(timeout=300) == 0
         finally:

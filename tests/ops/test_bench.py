@@ -362,14 +362,16 @@ def test_measuring_both_forms_makes_rows(store: Path, full_daemon: Path, monkeyp
 def test_measuring_machines_makes_rows(
     running_daemon: Path, cluster: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine joins when the part first needs it. The last user is on that machine. `running_daemon` is the single
-    machine.
-    """
+    """The machine joins when it is first needed, and hosts the last user."""
     fewer(monkeypatch, nodes, awake_memories=20, awake_recalls=8, users=4, stored=5, events=5, recalls=2, turns=1)
-    daemons = iter((running_daemon, cluster[0], running_daemon))
+
+    def daemon_of(settings: Settings) -> AbstractContextManager[Path]:
+        is_alone = settings.daemon.light or settings.daemon == nodes.ONE_HOST
+        return nullcontext(running_daemon if is_alone else cluster[0])
+
     with ExitStack() as stack:
         node = cache(lambda: stack.enter_context(joined_machine(*cluster)))
-        monkeypatch.setattr(nodes, "temporary_daemon", lambda settings: nullcontext(next(daemons)))
+        monkeypatch.setattr(nodes, "temporary_daemon", daemon_of)
         monkeypatch.setattr(nodes, "cluster_daemon", lambda: nullcontext(cluster))
         monkeypatch.setattr(nodes, "joined_machine", lambda *_, **_options: nullcontext(node()))
         rows = {row.figure: row for row in all_rows({"nodes": nodes.measure(users=3)})}

@@ -95,6 +95,8 @@ def open_tab(browser: Browser, tabs: dict[Path, Tab]) -> Iterator[OpenTab]:
             tabs[data_dir] = Tab(browser.new_context(viewport=DESKTOP).new_page(), address(data_dir))
         tab = tabs[data_dir]
         tab.forget_problems()
+        tab.page.set_viewport_size(DESKTOP)
+        tab.page.unroute_all()
         tab.sign_in(token or ticket(data_dir), user)
         opened.append(tab)
         return tab

@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import expect
 
-from tests.page.browsing import DESKTOP, PHONE, VIEWS, Tab, ticket
+from tests.page.browsing import DESKTOP, PHONE, VIEWS, Tab
 from tests.page.conftest import Filled, OpenTab
 from tests.page.hostile import FEW, TEXTS, as_id
 
@@ -90,7 +90,8 @@ def test_an_open_memory_leaves_the_map_half_of_the_width(tab: Tab, filled_daemon
     expect(tab.page.get_by_role("listbox", name="Nearest memories")).to_be_visible()
 
 
-def test_the_dialogs_and_the_menu_are_accessible_and_fit(tab: Tab, filled_daemon: Filled) -> None:
+def test_the_dialogs_and_the_menu_are_accessible_and_fit(filled_daemon: Filled, open_tab: OpenTab) -> None:
+    tab = open_tab(filled_daemon.data_dir, FEW)
     tab.page.set_viewport_size(PHONE)
     found = {}
     tab.page.get_by_role("button", name="Menu").click()
@@ -115,7 +116,6 @@ def test_the_dialogs_and_the_menu_are_accessible_and_fit(tab: Tab, filled_daemon
     tab.page.get_by_role("button", name="Sign out").click()
     tab.page.get_by_role("dialog", name="Sign in").wait_for()
     found["sign in"] = axe(tab) + fits(tab)
-    tab.sign_in(ticket(filled_daemon.data_dir), FEW)
     assert found == {place: [] for place in found}
 
 

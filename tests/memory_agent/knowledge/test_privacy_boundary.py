@@ -79,7 +79,7 @@ class SharingModel(CheckedSharing):
     @initialize(policy=policies, whom=st.sets(offerers, min_size=5), values=works_of_many, spelled=spellings)
     def begin(self, policy: str, whom: set[str], values: list[tuple[float, bool]], spelled: list[str]) -> None:
         """Begin with figures and with items of one user and of many users, so that each example covers all three."""
-        assume(any(quality for quality, _ in values))  # skips Hypothesis's first example: 39 times the first rule
+        assume(any(value != (0.0, False) for value in values))  # skips the simplest example, which only makes backups
         self.create()
         self.publish_text("quince-ann", SAYINGS[1], "public", has_file=True, crash=None)
         self.publish_text(
@@ -468,7 +468,7 @@ class EncryptedSharingModel(SharingModel):
 TestSharing = pytest.mark.slow(pytest.mark.timeout(1_200)(SharingModel.TestCase))
 TestEncryptedSharing = pytest.mark.slow(pytest.mark.timeout(1_200)(EncryptedSharingModel.TestCase))
 TestSharing.settings = settings(
-    max_examples=settings.default.max_examples // 33,
+    max_examples=settings.default.max_examples // 25,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
