@@ -162,6 +162,8 @@ def test_a_write_whose_answer_was_lost_is_said_to_be_uncertain(sam: Tab) -> None
     expect(asked.get_by_role("alert")).to_contain_text("It may have carried this out: look before you repeat it.")
     sam.press("Escape")
     shown(sam)
+    sam.page.unroute("**/v1/forget")
+    expect(sam.page.locator(".banner")).to_have_count(0)
 
 
 def test_another_program_on_the_daemons_port_gets_no_key_and_is_not_taken_for_it(
