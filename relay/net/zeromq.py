@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import select
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -28,6 +29,7 @@ _ZAP_DOMAIN = "keys"
 _HEARTBEAT_MS = 1_000
 _SILENT_MS = 3_000
 _DAY_MS = 86_400_000
+_MONITORS = itertools.count(1)
 
 # Integers, because each operation on pyzmq's flags creates an enum member, and a recall exchanges a dozen messages.
 _NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDMORE, zmq.EVENTS, zmq.POLLIN))
@@ -272,7 +274,9 @@ def connect_once(socket: PlainSocket, endpoint: str, identity: Identity, failure
     otherwise reconnect after a day. A reconnect interval of -1 is not used, because it would discard unread replies.
     """
     socket.setsockopt(zmq.RECONNECT_IVL, _DAY_MS)
-    monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+    # pyzmq derives the default address from a descriptor, whose former monitor may still be closing.
+    address = f"inproc://monitor-{next(_MONITORS)}"
+    monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED, address)
     monitor.setsockopt(zmq.LINGER, 0)
     try:
         connect(socket, endpoint, identity, failure)
