@@ -121,7 +121,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files that start Ray first, then the page's, because each of these groups takes minutes in one process.
+    """Run the files that start Ray first, then the tests of the page: each group takes minutes in one process.
     Among the files that start Ray, tests with a shared daemon run last.
 
     Fails if a file that starts Ray is not listed above.

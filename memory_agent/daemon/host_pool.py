@@ -140,7 +140,7 @@ class HostPool:
             self._end(host)
 
     def end_spares(self, node: str) -> None:
-        """Stop the spares on a node that is leaving, so that they do not count as lost."""
+        """Stop the spares on a node that is leaving. Otherwise, they would count as lost."""
         for host in [spare for spare in self._spares if spare.node == node]:
             self._spares.remove(host)
             self._end(host)

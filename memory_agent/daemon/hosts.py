@@ -198,6 +198,11 @@ class Hosts:
             moves.add_done_callback(self._drains.discard)
             await moves
 
+    async def vacate(self, node: str) -> None:
+        """Drain a node that is leaving the cluster, and stop its spare hosts. Raises the same errors as `drain`."""
+        await self.drain(node)
+        self._pool.end_spares(node)
+
     async def _move_all(self, node: str) -> None:
         users, now_s = self._directory.users_on(node), time.monotonic()
         busy = [user_id for user_id in users if self._directory.is_busy(user_id, now_s)]
@@ -208,8 +213,6 @@ class Hosts:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        if node not in self._in_cluster.nodes():
-            self._pool.end_spares(node)
 
     async def _leave(self, user_id: str) -> None:
         async with self.kept_asleep(user_id):

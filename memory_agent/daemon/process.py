@@ -197,7 +197,7 @@ class Daemon:
         capacity = self._supervisor.capacity
         hosts = Hosts(self._supervisor, self._settings.daemon, capacity, self._topology())
         stack.push_async_callback(hosts.close)
-        self._nodes = Nodes(self._supervisor, self._settings.cluster, lambda: self._model, hosts.drain)
+        self._nodes = Nodes(self._supervisor, self._settings.cluster, lambda: self._model, hosts.vacate)
         deployment = Deployment(self._status, self._measure, self._nodes)
         opening = opened_components(self._layout, self._settings, capacity, hosts, deployment, http)
         self._components = await stack.enter_async_context(opening)

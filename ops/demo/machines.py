@@ -29,7 +29,7 @@ _HOME = "127.0.0.2"
 _MACHINES = {"worker-1": "127.0.0.3", "worker-2": "127.0.0.4"}
 _USERS = tuple(f"user-{number}" for number in range(1, 7))
 _ONE_HOST = DaemonSettings(dedicated_hosts=0, shared_hosts=1)
-"""Each machine has one process for all its users, because a process takes 0.7 s of processor time to start."""
+"""Each machine has one process for all its users, because starting a process takes 0.7 s of processor time."""
 _EVENTS = 120
 _PACE_S = 0.02
 _ENDED_WITHIN_S = 20.0

@@ -21,8 +21,7 @@ from memory_agent.cli.group import cli
 
 STOP_TIMEOUT_S = 60
 ONE_HOST = ("daemon.dedicated_hosts=0", "daemon.shared_hosts=1")
-"""All users share one host. A host takes 0.7 s of processor time to start, and a hundredth of a core while it waits
-(measured)."""
+"""All users share one host. Starting a host takes 0.7 s of processor time; an idle host uses 1 % of a core."""
 FEW_HOSTS = ("daemon.dedicated_hosts=1", "daemon.shared_hosts=1")
 """The first user has a separate host; all other users share one."""
 
@@ -115,7 +114,7 @@ def environment() -> dict[str, str]:
 
 
 def invoke(*words: str, input: str = "", **variables: str) -> Result:
-    """Run `memory-agent WORDS` in this process, which takes a tenth of a new process's time."""
+    """Run `memory-agent WORDS` in this process. A new process would take ten times as long."""
     removed = {name: None for name in os.environ if name.startswith("MEMORY_AGENT_")}
     return CliRunner().invoke(cli, words, input, env=removed | variables)
 

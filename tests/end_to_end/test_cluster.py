@@ -304,7 +304,7 @@ def refused(node: NodeProcess, **differing: str) -> str:
 
 
 def test_a_gcs_that_was_started_again_starts_hosts(daemon: DaemonProcess, machines: dict[str, NodeProcess]) -> None:
-    """All hosts on the machine were killed after the former gcs."""
+    """The test of a killed gcs has also killed all hosts on the machine."""
     if "ray.gcs_died" not in daemon.log():
         pytest.skip("continues the test of a killed gcs")
     assert texts(daemon, hosted(daemon, machines["w1"])) == [NOTE]
@@ -470,7 +470,7 @@ def test_a_frozen_machine_loses_its_users_and_its_hosts_answer_nobody_afterwards
 
 
 def frozen(machine: NodeProcess) -> list[psutil.Process]:
-    """Freeze all processes of a machine, including those that it starts meanwhile; return them."""
+    """Stop all processes of a machine, including any that it starts in the meantime, and return them."""
     family: list[psutil.Process] = []
     while started := [process for process in machine.family() if process not in family]:
         for process in started:

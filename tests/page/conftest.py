@@ -52,8 +52,8 @@ def shared_tab(browser: Browser, filled_daemon: Filled) -> Iterator[Tab]:
 
 @pytest.fixture
 def any_tab(shared_tab: Tab) -> Iterator[Tab]:
-    """A tab shared by the tests, because opening a tab costs a second. Checked after the test. Shows the former test's
-    view and user.
+    """A tab shared by the tests, because opening a tab costs a second. It is checked after each test, and
+    still shows that test's view and user.
     """
     if shared_tab.page.viewport_size != DESKTOP:
         shared_tab.page.set_viewport_size(DESKTOP)
@@ -83,7 +83,7 @@ OpenTab = Callable[..., Tab]
 
 @pytest.fixture
 def open_tab(browser: Browser, tabs: dict[Path, Tab]) -> Iterator[OpenTab]:
-    """Sign in, in a tab of a browser profile without another session: `open_tab(data_dir, user, token=None)`.
+    """Sign in, using a browser profile without another session: `open_tab(data_dir, user, token=None)`.
 
     The tests share one such tab per daemon, and each begins with the timeline. Checked after the test, which closes
     other tabs that it opened in the profile.

@@ -17,7 +17,7 @@ HTML = "<b>Erase me</b>"
 
 @pytest.fixture
 def tab(any_tab: Tab) -> Tab:
-    """The shared tab; each test shows the memory of its own user."""
+    """The shared tab. Each test shows the memory of a different user."""
     return any_tab
 
 

@@ -1,4 +1,4 @@
-"""Test a timeline of many memories, some of which share one timestamp, and a live feed of many events."""
+"""Test a long timeline, memories with equal timestamps, and a live feed with many events."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_live_feed_keeps_the_newest_rows_and_pauses(long_daemon: DaemonProcess
 
 
 def look_at(tab: Tab, place: int, total: int) -> dict[int, int]:
-    """Scroll to a position; return the numbers of the rows shown there, keyed by index."""
+    """Scroll to a position, and return the number of each row shown there, by index."""
     tab.evaluate(_SCROLL_TO, [place, total])
     tab.page.wait_for_function(_LOADED_AT, arg=place)
     return dict(tab.evaluate(_ROWS))

@@ -51,7 +51,7 @@ def stranger() -> Iterator[Stranger]:
 
 @pytest.fixture(scope="module")
 def page(shared_tab: Tab, stranger: Stranger) -> Iterator[Page]:
-    """The stranger's page, in the browser profile that is signed in."""
+    """The stranger's page, in the signed-in browser profile."""
     page = shared_tab.page.context.new_page()
     page.goto(stranger.url)
     yield page

@@ -269,7 +269,7 @@ def test_an_erasure_waits_until_its_relay_runs(data_dir: Path) -> None:
 
 @contextmanager
 def deaf_relay(data_dir: Path) -> Iterator[zmq.Socket[bytes]]:
-    """A socket at the relay's endpoint for the test to receive requests from."""
+    """A socket bound to the relay's endpoint, from which a test receives requests."""
     endpoint = relay_endpoints(data_dir).ingest
     Path(endpoint.removeprefix("ipc://")).parent.mkdir(parents=True)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:

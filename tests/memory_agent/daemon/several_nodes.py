@@ -180,6 +180,9 @@ async def cluster(
         for node in machines.nodes.values():
             for host in node.hosts:
                 host.end()
+        for thread in threading.enumerate():
+            if thread.name.endswith("-end"):  # still archives into the test's folder
+                await asyncio.to_thread(thread.join, _PATIENCE_S)
 
 
 async def remember(hosts: Hosts, user_id: str, text: str) -> MemoryRecord:

@@ -104,7 +104,7 @@ def test_a_node_that_left_and_joins_again_receives_users_at_once(tmp_path: Path,
             await remember(hosts, "alice", "staging needs the VPN")
             leases = list(hosts._pool._leases.values())
             machines.nodes["one"].is_up = False
-            await hosts.drain("one")
+            await hosts.vacate("one")
             for host in machines.nodes["one"].hosts:
                 host.end()  # ends with its machine
             await asyncio.wait(leases)
