@@ -25,6 +25,7 @@ from memory_agent.errors import (
     SettingsError,
     UnavailableError,
 )
+from memory_agent.records.placement import HOME
 from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import NOT_DONE, encode_fields
@@ -111,6 +112,19 @@ def test_a_node_that_left_and_joins_again_receives_users_at_once(tmp_path: Path,
             machines.nodes["one"].is_up = True
             assert "one" in hosts._pool.nodes()
             assert hosts.figures().lost == 0
+
+    asyncio.run(go())
+
+
+def test_a_node_that_is_drained_without_leaving_keeps_its_spare_hosts(tmp_path: Path, embedder: Embedder) -> None:
+    """A node is drained while its disk is full, even the daemon's own machine."""
+
+    async def go() -> None:
+        async with cluster(tmp_path, ("one",), embedder) as (hosts, _, _):
+            for node in (HOME, "one"):
+                spare = hosts._pool.any_on(node)
+                await hosts.drain(node)
+                assert hosts._pool.any_on(node) is spare
 
     asyncio.run(go())
 
