@@ -50,7 +50,7 @@ def lose_a_machine(screen: Screen) -> None:
         data_dir = stack.enter_context(temporary_daemon(settings))
         machines = stack.enter_context(_joined(data_dir, folder))
         client = stack.enter_context(MemoryClient(data_dir=data_dir))
-        wait_until(lambda: len(client.status().nodes) == len(machines))
+        wait_until(lambda: [node.state for node in client.status().nodes] == ["up"] * len(machines))
         for user in _USERS:
             with MemoryClient(user, data_dir=data_dir) as own:
                 own.remember(f"{user} knows that staging needs the VPN")
